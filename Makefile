@@ -32,7 +32,7 @@ PROOFS := simulate model crash power bitrot full ioerror slow hostile equal fds 
 	net cluster operator_day spark museum kill mixed
 .PHONY: help check run up test style types layers dead tidy tests bench latency idle clients interop wheel security docs site \
 	coverage mutants \
-	proofs $(PROOFS) spark-cluster delta slow-tests move format lock vendor screenshot \
+	proofs $(PROOFS) spark-cluster delta slow-tests test-all move format lock vendor screenshot \
 	venv clean
 
 help: ## list the targets
@@ -81,7 +81,7 @@ dead: $(READY) ## vulture: unused code in src, except for the names listed in py
 	@$(BIN)/vulture
 
 tidy: $(READY) ## sizes of functions, forbidden words, paths, hosts, links
-	@$(BIN)/python -m pytest tests/scenarios/repository/test_tidy.py tests/scenarios/repository/test_docs.py
+	@$(BIN)/python -m pytest tests/scenarios/repository/test_tidy.py tests/scenarios/docs/test_links.py
 
 tests: $(READY) $(CLASSES) ## the tests without the checks (ARGS= SEED=)
 	@$(BIN)/python -m pytest -rfEs --durations 25 $(SPREAD) $(AGAIN) $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
@@ -138,6 +138,9 @@ spark-cluster: $(READY) ## proof: the pipeline on a local Spark cluster, N= clic
 
 delta: $(READY) ## kill the pipeline N= times (10), check all its tables, and run the control (ARGS=)
 	@SLOW_TESTS=1 DELTA_KILLS=$(or $(N),10) $(BIN)/python -m pytest -rs -s tests/scenarios/pipeline/test_delta_killed.py $(ARGS)
+
+test-all: ## make test, with the tests that take minutes each, too (ARGS= SEED=)
+	@SLOW_TESTS=1 $(MAKE) --no-print-directory test
 
 slow-tests: $(READY) $(CLASSES) ## the tests that take minutes each and are skipped by make test (ARGS=)
 	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs -m slow $(ARGS)

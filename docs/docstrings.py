@@ -32,14 +32,6 @@ class Docstring:
     prose: str
     sections: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
-    def markdown(self, *, without: tuple[str, ...] = ()) -> str:
-        """The docstring as Markdown, without some sections."""
-        parts = [self.prose]
-        for name, entries in self.sections.items():
-            if name not in without:
-                parts.append("\n".join([f"*{name}*\n", *(bullet(*entry) for entry in entries)]))
-        return "\n\n".join(part for part in parts if part)
-
 
 def bullet(name: str, text: str) -> str:
     """An entry as a list item."""

@@ -16,13 +16,13 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from docs import behaviours
-from docs.docstrings import Docstring, code, read
+from docs.docstrings import Docstring, bullet, code, read
 
 from sparq.client.config import RANGES
 from sparq.daemon.access import command as token
@@ -42,10 +42,14 @@ def page_of_the_api() -> str:
     """The text of docs/api.md."""
     parts = ["# The API of the client", MADE.format("the docstrings")]
     parts.append("[The guide](guide.md) shows how it is used.")
+    told: dict[tuple[str, str], str] = {}
     for name in MODULES:
         module = importlib.import_module(name)
         parts += [f"## {name}", read(module.__doc__ or "").prose]
-        parts += [described(name, getattr(module, name)) for name in public(module)]
+        values = [(one, getattr(module, one)) for one in public(module)]
+        parts += [described(one, value, told) for one, value in values if not is_error(value)]
+        if errors := [of_error(one, value) for one, value in values if is_error(value)]:
+            parts += ["### Errors", "\n".join(errors)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -57,33 +61,87 @@ def public(module: ModuleType) -> list[str]:
     return [n for n in own if n[0] != "_" and getattr(module, n).__module__ == module.__name__]
 
 
-def described(name: str, value: Any) -> str:
+def is_error(value: Any) -> bool:
+    """Whether a public name is an exception."""
+    return inspect.isclass(value) and issubclass(value, Exception)
+
+
+def of_error(name: str, value: type) -> str:
+    """An exception as a list item, with its own attributes and properties."""
+    doc = read(value.__doc__ or "")
+    own = [bullet(*entry) for entry in doc.sections.get("Attributes", [])]
+    own += [
+        bullet(attribute, one_line(member))
+        for attribute, member in vars(value).items()
+        if isinstance(member, property)
+    ]
+    head = f"- `{name}({value.__bases__[0].__name__})`: {' '.join(doc.prose.split())}"
+    return "\n".join([head, *(f"    {line}" for line in own)])
+
+
+def described(name: str, value: Any, told: dict[tuple[str, str], str]) -> str:
     """A class or a function, as Markdown."""
     if inspect.isclass(value):
-        return of_class(name, value)
-    return "\n\n".join([f"### `{name}`", *of_function(name, value)])
+        return of_class(name, value, told)
+    return "\n\n".join([f"### `{name}`", signature(name, value), *told_by(value)])
 
 
-def of_class(name: str, value: type) -> str:
-    """A class and its members, including those inherited from other classes of sparq."""
+def told_by(value: Any, *, without: tuple[str, ...] = ()) -> list[str]:
+    """A docstring's prose, and the entries of its sections as one list."""
+    doc = read(value.__doc__ or "")
+    words = {"Raises": "raises ", "Returns": "returns: ", "Yields": "yields: "}
+    lines = [
+        f"- {words.get(section, '')}{bullet(*entry)[2:]}"
+        for section, entries in doc.sections.items()
+        if section not in without
+        for entry in entries
+    ]
+    return [part for part in (doc.prose, "\n".join(lines)) if part]
+
+
+def one_line(value: Any) -> str:
+    """A docstring's prose in one line."""
+    text = " ".join(read(value.__doc__ or "").prose.split())
+    return text[:1].lower() + text[1:]
+
+
+def of_class(name: str, value: type, told: dict[tuple[str, str], str]) -> str:
+    """A class and its members, including those inherited from other classes of sparq.
+
+    `told` has the class in which a member of this name and docstring is described already.
+    """
     doc = read(value.__doc__ or "")
     options = list(dataclasses.fields(value)) if dataclasses.is_dataclass(value) else []
     many = len(options) > FIELDS_LISTED
     parts = [f"### `{name}`"]
-    if issubclass(value, Exception):
-        parts.append(f"An error, of the kind `{value.__bases__[0].__name__}`.")
-    elif not options and "__init__" in vars(value) and not is_protocol(value):
+    if "Args" in doc.sections and "__init__" in vars(value):  # others are made by sparq itself
         parts.append(signature(name, vars(value)["__init__"]))
-    parts.append(doc.markdown(without=("Attributes",) if many else ()))
+    parts += told_by(value, without=("Attributes",))
     if many:
         parts.append(table_of_options(value, options))
-    parts += [of_member(member, attribute) for member, attribute in members(value)]
-    return "\n\n".join(part for part in parts if part)
+    facts = [] if many else [bullet(*entry) for entry in doc.sections.get("Attributes", [])]
+    methods: list[str] = []
+    again: dict[str, list[str]] = {}
+    for member, attribute in members(value):
+        owner = told.setdefault((member, attribute.__doc__ or ""), name)
+        if owner != name:
+            again.setdefault(owner, []).append(f"`{member}`")
+        elif isinstance(attribute, property):
+            settable = " (can be set)" if attribute.fset else ""
+            if not any(fact.startswith(f"- `{member}`") for fact in facts):
+                facts.append(f"- `{member}`{settable}: {one_line(attribute)}")
+        else:
+            methods += of_method(member, getattr(attribute, "__func__", attribute))
+    parts += ["Attributes:", "\n".join(facts)] if facts else []
+    parts += [f"As in `{owner}`: {', '.join(names)}." for owner, names in again.items()]
+    return "\n\n".join([*parts, *methods])
 
 
-def is_protocol(value: type) -> bool:
-    """Whether a class is a `typing.Protocol`."""
-    return bool(getattr(value, "_is_protocol", False))
+def of_method(name: str, function: Any) -> list[str]:
+    """A method, as Markdown: its signature is its heading."""
+    line = " ".join(signature(name, function).split("\n")[1:-1])
+    line = re.sub(r"\( +", "(", re.sub(r",? *\)( -> .*)?$", r")\1", re.sub(r"\s+", " ", line)))
+    return [f"#### `{line}`", *told_by(function)]
 
 
 def members(value: type) -> Iterator[tuple[str, Any]]:
@@ -98,21 +156,6 @@ def members(value: type) -> Iterator[tuple[str, Any]]:
                 continue
             seen.add(name)
             yield name, attribute
-
-
-def of_member(name: str, attribute: Any) -> str:
-    """A method or a property, as Markdown."""
-    if isinstance(attribute, property):
-        settable = " (can be set)" if attribute.fset else ""
-        said = read(attribute.__doc__ or "").markdown()
-        return f"#### `.{name}`{settable}\n\n{said}"
-    function = getattr(attribute, "__func__", attribute)
-    return "\n\n".join([f"#### `.{name}()`", *of_function(name, function)])
-
-
-def of_function(name: str, function: Any) -> list[str]:
-    """A function's signature and docstring, as Markdown."""
-    return [signature(name, function), read(function.__doc__ or "").markdown()]
 
 
 def signature(name: str, function: Any) -> str:
@@ -183,6 +226,18 @@ def page_of_the_tools() -> str:
     return "\n\n".join([*parts, *parts_of_admin()]) + "\n"
 
 
+def table_of_owners(flags: Mapping[Flag, Sequence[str]]) -> str:
+    """A table with a row per flag and the programs or verbs that have it."""
+    lines = ["| flag | of | default | meaning |", "|---|---|---|---|"]
+    for flag, names in flags.items():
+        several = "; several times" if flag.repeated else ""
+        row = (
+            f"| `--{flag.name}` | {', '.join(names)} | {shown(flag)} | {cell(flag.help)}{several} |"
+        )
+        lines.append(row)
+    return "\n".join(lines)
+
+
 def table_of_verbs(verbs: Mapping[str, Verb]) -> str:
     """A table with a row per verb; `--help` has its examples."""
     lines = ["| verb | does |", "|---|---|"]
@@ -207,12 +262,7 @@ def parts_of_admin() -> Iterator[str]:
         for flag in flags_of(verb.options):
             if flag.name not in common:
                 verbs.setdefault(flag, []).append(name)
-    lines = ["| flag | of | default | meaning |", "|---|---|---|---|"]
-    for flag, names in sorted(verbs.items()):
-        lines.append(
-            f"| `--{flag.name}` | {', '.join(names)} | {shown(flag)} | {cell(flag.help)} |"
-        )
-    yield "\n".join(lines)
+    yield table_of_owners(dict(sorted(verbs.items())))
 
 
 def tools() -> list[str]:

@@ -73,7 +73,7 @@ def main() -> None:
     compile_lock(uv, LOCKS / "build.txt", requirements=BUILD)
     compile_lock(uv, LOCKS / "broker.txt", "pyproject.toml")
     compile_lock(uv, LOCKS / "spark.txt", "pyproject.toml", "--extra=spark")
-    extras = tuple(f"--extra={name}" for name in ("spark", "connect", "otel", "dev"))
+    extras = tuple(f"--extra={name}" for name in ("spark", "connect", "otel", "regex", "dev"))
     compile_lock(uv, LOCKS / "all.txt", "pyproject.toml", *extras)
     for source in sorted(
         source

@@ -25,7 +25,7 @@ def metadata_in(disk: MemoryDisk) -> dict[str, object]:
 def test_a_data_path_keeps_its_node_id() -> None:
     """A data path keeps its first node id; a different `node_id` option has no effect.
 
-    Message ids contain it, and must not change (decision 33).
+    Message ids contain it, and must not change.
     """
     harness = BrokerHarness(node_id=5)
     harness.publish("t", b"x")

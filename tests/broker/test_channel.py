@@ -86,7 +86,7 @@ def test_an_ephemeral_channel_is_gone_after_a_crash(harness: BrokerHarness) -> N
 
 
 def test_an_ephemeral_channel_is_bounded() -> None:
-    """Decision 16: an ephemeral channel holds at most `mem_queue_size` unread messages.
+    """An ephemeral channel holds at most `mem_queue_size` unread messages.
 
     Newer messages are dropped.
     """

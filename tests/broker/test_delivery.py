@@ -42,7 +42,7 @@ def test_first_deliveries_are_in_publishing_order(harness: BrokerHarness) -> Non
 
 
 def test_a_burst_is_shared_in_equal_parts(harness: BrokerHarness) -> None:
-    """Decision 13: a burst is divided equally among all ready consumers.
+    """A burst is divided equally among all ready consumers.
 
     This holds even if one consumer's window is large enough for the whole burst.
     """
@@ -78,7 +78,7 @@ def test_single_messages_go_to_the_consumers_in_turn(harness: BrokerHarness) -> 
 
 
 def test_requeue_zero_neither_loops_nor_starves(harness: BrokerHarness) -> None:
-    """Decision 12: a client that requeues everything without delay still gets fresh messages.
+    """A client that requeues everything without delay still gets fresh messages.
 
     With RDY 1 it gets fresh and requeued messages alternately.
     """
@@ -96,7 +96,7 @@ def test_requeue_zero_neither_loops_nor_starves(harness: BrokerHarness) -> None:
 
 
 def test_at_most_half_of_a_run_are_redeliveries(harness: BrokerHarness) -> None:
-    """Decision 12: while there are fresh messages, at most half of a run are redeliveries."""
+    """While there are fresh messages, at most half of a run are redeliveries."""
     consumer = harness.consumer("t", "c", rdy=20)
     publish_numbers(harness, 100)
     messages = consumer.messages()
@@ -129,7 +129,7 @@ def test_a_session_that_cannot_send_gets_nothing(harness: BrokerHarness) -> None
 
 
 def test_output_of_one_session_is_bounded() -> None:
-    """Decision 13: a turn puts out at most `output_bytes_max` and one message per session.
+    """A turn puts out at most `output_bytes_max` and one message per session.
 
     The next turns deliver the rest, even with RDY 2500.
     """
@@ -168,7 +168,7 @@ def test_a_paused_channel_delivers_nothing(harness: BrokerHarness) -> None:
 
 @pytest.mark.behaviour("TestSampling")
 def test_sampling_finishes_what_it_drops(harness: BrokerHarness) -> None:
-    """Decision 15: with sample rate 42 about 43 % of the messages are delivered.
+    """With sample rate 42 about 43 % of the messages are delivered.
 
     The others are finished, also after a crash.
     """

@@ -120,7 +120,7 @@ def test_a_foreign_nodes_id_is_not_in_flight() -> None:
 
 
 def test_a_duplicate_in_one_run_is_freed_once_and_fails_once() -> None:
-    """Decision 15: a duplicate id in a FIN run succeeds once and fails once."""
+    """A duplicate id in a FIN run succeeds once and fails once."""
     for run in ([BASE, BASE], np.array([BASE, BASE], np.int64)):
         freed = filled({BASE: 1}).finish(run, 1)
 

@@ -23,7 +23,6 @@ from sparq.broker.policies import (
     check,
     decode,
     encode,
-    fits,
 )
 from sparq.log.disk import DiskError
 from sparq.protocol import commands
@@ -58,29 +57,14 @@ def why_refused(harness: BrokerHarness, topic: str, body: bytes = BODY) -> str:
     return "" if error is None else error.text
 
 
-@pytest.mark.parametrize(
-    ("pattern", "name", "is_one"),
-    [
-        ("clicks", "clicks", True),
-        ("clicks", "clicks2", False),
-        ("clicks", "Clicks", False),
-        ("click*", "clicks.old", True),
-        ("*", "a#ephemeral", True),
-        ("*", "", True),
-        ("c*s", "clicks", True),
-        ("c*s", "clicks.", False),
-        ("c?", "cx", True),
-        ("c?", "c", False),
-        ("a.c", "abc", False),
-        ("*#ephemeral", "x#ephemeral", True),
-        ("*#ephemeral", "x", False),
-    ],
-)
-def test_pattern_wildcards(pattern: str, name: str, is_one: bool) -> None:
-    """`*` matches any text, `?` one character, everything else itself."""
-    assert is_one == fits(pattern, name)
-    found = Policies(QueueSettings(), [policy(pattern, max_channels=1)]).scope(name)
-    assert int(is_one) == found.topic.max_channels
+def test_a_policy_is_of_the_topics_that_its_pattern_fits() -> None:
+    """With and without a wildcard (`protocol.names.fits`)."""
+    policies = Policies(
+        QueueSettings(), [policy("click*", max_channels=1), policy("a", max_channels=2)]
+    )
+
+    found = [policies.scope(name).topic.max_channels for name in ("clicks", "a", "ab")]
+    assert [1, 2, 0] == found
 
 
 def test_the_last_matching_policy_with_the_setting_wins() -> None:

@@ -17,7 +17,7 @@ def commits(harness: BrokerHarness) -> int:
 
 
 def test_one_commit_is_in_flight_per_topic() -> None:
-    """Decision 20: a topic has at most one commit in flight.
+    """A topic has at most one commit in flight.
 
     Messages that arrive meanwhile form the next batch, whose OKs wait for it.
     """
@@ -58,7 +58,7 @@ def test_batches_are_closed_by_size_and_count() -> None:
 
 
 def test_uncommitted_bytes_are_counted() -> None:
-    """Decision 20: uncommitted bytes count until the publish is answered.
+    """Uncommitted bytes count until the publish is answered.
 
     nsqd pauses reading when there are too many.
     """
@@ -84,7 +84,7 @@ def test_a_publish_of_a_disconnected_client_is_stored() -> None:
 
 
 def test_a_larger_sync_every_shows_unsynced_messages_to_consumers() -> None:
-    """Decision 10: consumers see written messages, range readers only synced ones.
+    """Consumers see written messages, range readers only synced ones.
 
     All are synced after the sync timeout.
     """

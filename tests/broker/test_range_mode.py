@@ -55,7 +55,7 @@ def test_a_read_stops_at_its_size(harness: BrokerHarness) -> None:
 
 
 def test_a_channel_has_subscribers_or_a_range_reader(harness: BrokerHarness) -> None:
-    """Decision 30: a channel has subscribers or a range reader, never both.
+    """A channel has subscribers or a range reader, never both.
 
     The channel is free again when the reader disconnects.
     """

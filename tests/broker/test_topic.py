@@ -19,7 +19,7 @@ def changes(harness: BrokerHarness) -> list[tuple[str, str, str | None]]:
 
 
 def test_the_first_channel_gets_earlier_messages(harness: BrokerHarness) -> None:
-    """Decision 8: the first channel gets the messages published before it existed.
+    """The first channel gets the messages published before it existed.
 
     A later channel gets only those after its creation.
     """

@@ -313,7 +313,7 @@ def test_a_deferred_message_keeps_only_its_own_segment() -> None:
 
 
 def test_the_lag_limit_applies_to_a_range_readers_channel() -> None:
-    """Decision 32: the lag limit also applies to the channel of a range reader."""
+    """The lag limit also applies to the channel of a range reader."""
     harness = harness_with_small_files(max_channel_lag_bytes=50_000)
     reader = harness.connect()
     harness.consumer("t", "other")
@@ -355,7 +355,7 @@ def test_an_unfinished_message_keeps_only_its_own_segment() -> None:
 
 
 def test_a_segment_is_deleted_only_after_its_fins_are_synced() -> None:
-    """Decision 11: a segment is deleted only after its FINs are synced.
+    """A segment is deleted only after its FINs are synced.
 
     Otherwise a power cut could move the cursor back to deleted messages.
     """

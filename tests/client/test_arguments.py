@@ -8,7 +8,7 @@ import pytest
 
 from sparq.client import Batch, Message
 from sparq.client.arguments import parse_addresses, parse_nsqd, split_texts
-from sparq.client.publish import publish_deferred_command
+from sparq.client.producer import publish_deferred_command
 from sparq.protocol.address import Address, lookupd_url, parse_address
 from tests.client.scripted import consumer_of, scripted, subscribed
 from tests.support.waiting import until

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparq.client.config import Config
-from sparq.client.connection import REQUESTS_MAX, open_connection
+from sparq.client.connection import REQUESTS_MAX, WRITE_CHECKS, open_connection
 from sparq.client.errors import ConnectionLostError, WrongPeerError
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
@@ -124,14 +124,14 @@ async def test_answers_are_matched_to_requests_in_order() -> None:
         cancelled, refused, good = (
             connection.request(commands.pub("t", body)) for body in (b"1", b"2", b"3")
         )
-        assert connection.requests.size > 0
+        assert connection.waiting_bytes > 0
         cancelled.cancel()
 
         with pytest.raises(RemoteError, match="disk full"):
             await refused
         assert await good == b"OK"
         assert connection.live
-        assert connection.requests.size == 0
+        assert connection.waiting_bytes == 0
         await connection.close()
 
 
@@ -345,6 +345,35 @@ async def test_drained_waits_above_the_high_water_mark() -> None:
         stuck = asyncio.ensure_future(connection.drained())
         connection.fail(TimeoutError("enough"))
         await stuck
+
+
+@pytest.mark.parametrize("reads", [False, True])
+async def test_only_a_peer_that_reads_nothing_is_given_up(reads: bool) -> None:
+    """A peer that reads nothing for write_timeout is given up, one that reads slowly is not."""
+    async with scripted() as [nsqd]:
+        connection = await open_connection(nsqd.address, Config(write_timeout=0.1))
+        checks: list[int] = []
+
+        class Full:
+            """A transport whose buffer is full."""
+
+            def get_write_buffer_size(self) -> int:
+                checks.append(1)
+                return 100_000 - reads * (len(checks) // WRITE_CHECKS)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(transport, name)
+
+        transport, connection._transport = connection._transport, Full()
+        connection.pause_writing()
+        if reads:
+            await until(lambda: len(checks) >= 4 * WRITE_CHECKS)
+            assert connection.live
+            connection.resume_writing()
+        else:
+            assert "has not read any data for 0.1 s" in str(await connection.ended())
+            assert len(checks) == WRITE_CHECKS + 1
+        await connection.close()
 
 
 def test_an_unknown_error_code_counts_as_fatal() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sparq.client import ClosedError, Consumer, Message
+from sparq.client import consumer as consumer_module
 from tests.client.batches import bodies, deliver
 from tests.client.scripted import consumer_of, record_writes, scripted, subscribed
 from tests.support.waiting import until
@@ -321,3 +322,52 @@ async def test_wrong_types_raise_in_the_constructor(
     """A wrong type raises TypeError with the argument's name in the constructor, not later."""
     with pytest.raises(TypeError, match=text):
         Consumer(*arguments, **{"nsqd_tcp_addresses": "a:1", **options})
+
+
+async def test_anext_starts_no_task() -> None:
+    """``anext(consumer)`` starts no task, neither while it waits nor afterwards."""
+    started: list[object] = []
+    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
+        peer = await subscribed(nsqd)
+        deliver(peer, range(10))
+        loop = asyncio.get_running_loop()
+
+        def start(loop: Any, work: Any, **named: Any) -> asyncio.Task[Any]:
+            started.append(work)
+            return asyncio.Task(work, loop=loop, **named)
+
+        loop.set_task_factory(start)
+        for _ in range(10):
+            await (await anext(consumer)).finish()
+        gc.collect()
+        await asyncio.sleep(0.01)
+        loop.set_task_factory(None)
+
+    assert [] == started
+
+
+async def test_a_handler_that_blocks_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The warning contains the blocking handler's name, the duration and advice."""
+    monkeypatch.setattr(consumer_module, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(consumer_module, "LATE_SECONDS", 0.1)
+
+    async def awaits(message: Message) -> None:
+        await asyncio.to_thread(time.sleep, 0.2)
+
+    def blocks(message: Message) -> None:
+        time.sleep(0.2)
+
+    for handler, count in ((awaits, 0), (blocks, 1)):
+        async with scripted() as [nsqd], consumer_of(nsqd, handler=handler):
+            peer = await subscribed(nsqd)
+            peer.deliver(1)
+            await until(lambda peer=peer: not peer.in_flight)
+            texts = [each.getMessage() for each in caplog.records if "blocked" in each.msg]
+            assert count == len(texts)
+
+    assert "tests.client.test_consumer.test_a_handler_that_blocks_is_named" in texts[0]
+    assert "blocks (t/c)" in texts[0]
+    assert "blocked for 0." in texts[0]
+    assert "asyncio.to_thread" in texts[0]

@@ -1,4 +1,4 @@
-"""client.dead_letters: messages with too many attempts go to a dead-letter topic."""
+"""client.consumer: messages with too many attempts go to a dead-letter topic."""
 
 from collections.abc import Iterator
 from pathlib import Path

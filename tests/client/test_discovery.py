@@ -299,8 +299,8 @@ async def test_a_failed_query_ends_what_the_nsqlookupd_said_about_draining() -> 
             None,
             Config(lookupd_poll_interval=0.05),
             random.Random(1),
-            on_draining=draining.append,
         )
+        discovery.on_draining = draining.append
         task = asyncio.create_task(discovery.run(to_sets(found)))
         await until(lambda: found and (found[-1], draining[-1]) == ({"a:1"}, {"b:2"}))
         lookupds[0].status = 500
@@ -408,7 +408,8 @@ async def test_a_dead_letter_goes_to_the_filters_nsqd(caplog: pytest.LogCaptureF
 
 def test_waits_after_hasten_grow_up_to_the_interval() -> None:
     """After ``hasten``, waits are 1, 2, 4 ... s up to the interval, each up to 30 % longer."""
-    poll = _Poll(20, 0.3, random.Random(1))
+    config = Config(lookupd_poll_interval=20, lookupd_poll_jitter=0.3)
+    poll = _Poll("http://127.0.0.1:4161/nodes", config, random.Random(1))
     assert [poll._next_wait() for _ in range(3)] == [20, 20, 20]
     poll.hasten()
     waits = [poll._next_wait() for _ in range(7)]
@@ -487,8 +488,8 @@ async def test_with_on_draining_draining_nsqds_are_reported_separately() -> None
             None,
             Config(lookupd_poll_interval=0.05),
             random.Random(1),
-            on_draining=draining.append,
         )
+        discovery.on_draining = draining.append
         task = asyncio.create_task(discovery.run(to_sets(apart)))
         await until(lambda: (draining[-1:], apart[-1:]) == ([frozenset({"b:2"})], [{"a:1"}]))
         await until(lambda: found and found[-1] == {"a:1", "b:2"})  # without on_draining

@@ -1,12 +1,16 @@
 """client.lookup: queries to nsqlookupds are bounded, and only nsqlookupds get the secret."""
 
 import asyncio
+import socket
+import ssl
 
+import aiohttp
 import pytest
+from aiohttp.client_reqrep import ConnectionKey
 
 from sparq.client import lookup as module
 from sparq.client.config import Config
-from sparq.client.lookup import NsqlookupdClient
+from sparq.client.lookup import NsqlookupdClient, http_reason
 from sparq.protocol.lookup import question
 from tests.client.scripted import listening
 from tests.cluster.peers import Peer, answer, listed, peer
@@ -73,3 +77,32 @@ async def test_a_query_without_an_answer_fails_after_its_timeout() -> None:
     async with listening(hang) as address, asyncio.timeout(10):
         with pytest.raises(ConnectionError, match="no answer in time"):
             await ask(address, Config(lookupd_poll_timeout=0.1))
+
+
+KEY = ConnectionKey("nohost.invalid", 1, False, True, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (TimeoutError(), "no answer in time"),
+        (ConnectionRefusedError(111, "refused"), "connection refused"),
+        (socket.gaierror(-2, "Name or service not known"), "name or service not known"),
+        (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"), "TLS: "),
+        (ValueError("status 500"), "status 500"),
+        (ValueError("\x1b[2Jgone\n"), " [2Jgone "),
+        (ValueError(), "ValueError"),
+        (ValueError("x" * 1000), "x" * 200),
+    ],
+)
+def test_the_reason_is_short_and_printable(error: Exception, reason: str) -> None:
+    """The reason has no error numbers, addresses or control characters; at most 200 characters."""
+    if isinstance(error, ssl.SSLError):
+        wrapped = aiohttp.ClientConnectorSSLError(KEY, error)
+        wrapped.__cause__ = error
+        assert http_reason(wrapped).startswith(reason)
+        assert "[" not in http_reason(wrapped)
+    elif isinstance(error, OSError) and not isinstance(error, TimeoutError):
+        assert reason == http_reason(aiohttp.ClientConnectorError(KEY, error))
+    else:
+        assert reason == http_reason(error)

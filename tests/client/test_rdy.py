@@ -17,7 +17,7 @@ class Wire:
         self.ready: dict[RdyWindow, int] = {}
         self.sent: list[tuple[RdyWindow, int]] = []
         self.distributor = Distributor(
-            max_in_flight, self.send, idle_timeout=10, hold_timeout=30, rng=random.Random(1)
+            max_in_flight, idle_timeout=10, hold_timeout=30, rng=random.Random(1)
         )
 
     def send(self, window: RdyWindow, count: int) -> None:
@@ -29,9 +29,20 @@ class Wire:
 
     def add(self, now: float = 0, limit: int = 2500) -> RdyWindow:
         """Add a connection."""
-        window = RdyWindow(max_rdy_count=limit)
-        self.distributor.add(window, now)
+        window = RdyWindow(limit, lambda count: self.send(window, count))
+        self.distributor.windows.append(window)
+        self.distributor.plan(now)
         return window
+
+    def remove(self, window: RdyWindow, now: float) -> None:
+        """Remove a lost connection."""
+        self.distributor.windows.remove(window)
+        self.distributor.plan(now)
+
+    def leave(self, window: RdyWindow, now: float) -> None:
+        """Leave a connection."""
+        window.leaving = True
+        self.distributor.plan(now)
 
 
 def test_max_in_flight_is_shared_evenly_and_completely() -> None:
@@ -41,7 +52,7 @@ def test_max_in_flight_is_shared_evenly_and_completely() -> None:
     assert sorted(window.ready for window in windows) == [3, 3, 4]
 
     wire.ready.pop(windows[0])
-    wire.distributor.remove(windows[0], 1)
+    wire.remove(windows[0], 1)
 
     assert [window.ready for window in windows[1:]] == [5, 5]
 
@@ -130,7 +141,7 @@ def test_probing_gives_rdy_1_to_one_connection() -> None:
     assert sum(window.ready for window in windows) == 1
 
     wire.ready.pop(probe)
-    wire.distributor.remove(probe, 3)
+    wire.remove(probe, 3)
     windows.remove(probe)
     assert sum(window.ready for window in windows) == 1
 
@@ -144,14 +155,14 @@ def test_messages_of_a_connection_being_left_count_against_max_in_flight() -> No
     wire = Wire(10)
     first, second = wire.add(), wire.add()
     first.in_flight = 5
-    wire.distributor.leave(first, 1)
+    wire.leave(first, 1)
     assert (first.ready, second.ready, wire.distributor.needs_more_rdy) == (0, 5, True)
 
     first.in_flight = 1
     wire.distributor.plan(2)
     assert (first.ready, second.ready) == (0, 9)
 
-    wire.distributor.remove(first, 3)
+    wire.remove(first, 3)
     assert second.ready == 10
 
 
@@ -159,7 +170,7 @@ def test_a_connection_being_left_gets_no_rdy_by_rotation() -> None:
     """Seats rotate only among connections that are not being left."""
     wire = Wire(1)
     first, second = wire.add(), wire.add()
-    wire.distributor.leave(first, 1)
+    wire.leave(first, 1)
     assert (first.ready, second.ready) == (0, 1)
     wire.distributor.rotate(100)
 
@@ -191,13 +202,13 @@ class Connections(RuleBasedStateMachine):
         window = self.pick(number)
         self.windows.remove(window)
         self.wire.ready.pop(window, None)
-        self.wire.distributor.remove(window, self.now)
+        self.wire.remove(window, self.now)
 
     @precondition(lambda self: self.windows)
     @rule(number=st.integers(0, 100))
     def leave(self, number: int) -> None:
         """The consumer leaves a connection."""
-        self.wire.distributor.leave(self.pick(number), self.now)
+        self.wire.leave(self.pick(number), self.now)
 
     @precondition(lambda self: self.windows)
     @rule(number=st.integers(0, 100))

@@ -1,4 +1,4 @@
-"""client.silence: while one of several nsqds does not answer, publishes go to the others."""
+"""client.dispatcher: while one of several nsqds does not answer, publishes go to the others."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from sparq.client import Producer, Receipt
-from sparq.client.silence import SILENT_SECONDS, SilenceDetector
 from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.waiting import until, until_seen
 
@@ -178,26 +176,14 @@ async def test_no_publish_waits_for_a_connection_that_cannot_be_made(nsqds: Nsqd
             assert 0 == producer.resent
 
 
-class Link:
-    """A connection with an answer due since `waiting_since`; None: no answer is due."""
+async def test_a_program_that_was_blocked_takes_no_connection_for_silent(nsqds: Nsqds) -> None:
+    """After the program itself was blocked, what has arrived is read before a check counts."""
+    async with producer_of(*nsqds[:2]) as producer:
+        await producer.until_connected()
+        publishes = [asyncio.create_task(producer.publish("blocked", b"x")) for _ in range(20)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+            time.sleep(TIMEOUT_SECONDS / 4)  # noqa: ASYNC251 - it blocks the loop
+        receipts = await asyncio.gather(*publishes)
 
-    def __init__(self, waiting_since: float | None) -> None:
-        self.live = True
-        self.waiting_since = waiting_since
-
-
-def test_a_connection_is_silent_after_two_checks() -> None:
-    """A connection is silent after two checks without data; not if idle, ended or read from."""
-    silence, now = SilenceDetector(1.0), 10.0
-    due, read_from, idle, ended = Link(now), Link(now), Link(None), Link(now)
-    links: list[Any] = [due, read_from, idle, ended]
-    silence.check(links, now + SILENT_SECONDS / 2)
-    silence.check(links, now + SILENT_SECONDS)
-    assert frozenset() == silence.links
-    read_from.waiting_since = now + SILENT_SECONDS / 2
-    ended.live = False
-    silence.check(links, now + 2 * SILENT_SECONDS)
-    assert {due} == silence.links
-    silence.forget(links[0])
-
-    assert frozenset() == silence.links
+    assert {(1, 0)} == {(each.attempts, each.resent) for each in receipts}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sparq.cluster.cluster_stats import E2eLatency, channel_of, latency_of, topic_of
+from sparq.cluster.cluster_stats import channel_of, latency_of, merged_latency, topic_of
 from sparq.cluster.figures import LatencyFigures, NsqdFigures, Percentile, read
 from sparq.cluster.nodes import Node
 
@@ -39,7 +39,7 @@ def test_a_topics_figures_are_summed() -> None:
     """Figures are summed over the nodes; memory_depth is the depth without backend_depth."""
     a, b = node("a"), node("b")
     documents = {b.address: stats(topic(5, 2, paused=True)), a.address: stats(topic(3, 3))}
-    found = topic_of("t", [b, a], documents, NOW).document()
+    found = topic_of("t", [b, a], documents, NOW)
 
     assert ("*", 8, 5, 3, 80, True) == (
         found["node"],
@@ -56,7 +56,7 @@ def test_a_topics_figures_are_summed() -> None:
 
 def test_a_topic_without_nodes_is_empty() -> None:
     """A topic without nodes has NSQ's empty document; a channel without nodes is None."""
-    found = topic_of("t", [node("a")], {"a:4151": stats()}, NOW).document()
+    found = topic_of("t", [node("a")], {"a:4151": stats()}, NOW)
 
     assert ("", None, None, 0) == (found["node"], found["nodes"], found["channels"], found["depth"])
     assert channel_of("t", "c", [node("a")], {"a:4151": stats()}, NOW) is None
@@ -73,9 +73,8 @@ def test_a_channels_figures_are_summed_and_each_client_is_listed_once() -> None:
         a.address: stats(topic(0, 0, channel(4, far, near, same, zone_local_msg_count=7))),
         b.address: stats(topic(0, 0, channel(6, {"client_id": "other"}))),
     }
-    together = channel_of("t", "c", [b, a], documents, NOW)
-    assert together is not None
-    found = together.document()
+    found = channel_of("t", "c", [b, a], documents, NOW)
+    assert found is not None
 
     assert (10, 2, 8, 4, 4) == (
         found["depth"],
@@ -98,18 +97,29 @@ def test_a_channels_figures_are_summed_and_each_client_is_listed_once() -> None:
 
 def test_latencies_are_merged() -> None:
     """Merged latencies have the largest max, the smallest min and a weighted average."""
-    together = E2eLatency(topic="t")
-    for count, value in ((1, 100), (3, 500), (0, 50)):
-        together.add(latency_of(LatencyFigures(count, [Percentile(0.99, float(value))])))
-    (found,) = together.document()["percentiles"]
+    parts = [
+        latency_of(LatencyFigures(count, [Percentile(0.99, float(value))]))
+        for count, value in ((1, 100), (3, 500), (0, 50))
+    ]
+    together = merged_latency(parts, "t")
+    (found,) = together["percentiles"]
 
     assert {"quantile": 0.99, "max": 500, "min": 50, "average": 400, "count": 4} == found
-    assert (4, "*", "t") == (together.count, together.host, together.topic)
+    assert (4, "*", "t") == (together["count"], together["host"], together["topic"])
 
 
 def test_a_nodes_latency_has_its_own_value() -> None:
     """A single node's value is also its max, min and average, as in NSQ."""
-    (found,) = latency_of(LatencyFigures(2, [Percentile(0.99, 7.0)])).document()["percentiles"]
+    (found,) = latency_of(LatencyFigures(2, [Percentile(0.99, 7.0)]))["percentiles"]
 
     expected = {"quantile": 0.99, "value": 7, "max": 7, "min": 7, "average": 7, "count": 2}
     assert expected == found
+
+
+def test_a_channel_of_one_node_is_that_nodes_entry() -> None:
+    """As in NSQ: a topic's channel has the address of its only node, and `*` for several."""
+    a, b = node("a"), node("b")
+    for there, expected in (([a], "a:4151"), ([a, b], "*")):
+        documents = {each.address: stats(topic(1, 0, channel(4))) for each in there}
+        (found,) = topic_of("t", there, documents, NOW)["channels"]
+        assert (expected, 4 * len(there)) == (found["node"], found["depth"])

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from aiohttp.test_utils import make_mocked_request
-from multidict import CIMultiDict
 
-from sparq.daemon.token import hidden, is_shown, resolve, without_secrets
+from sparq.daemon.token import hidden, resolve, without_secrets
 from sparq.program.lifecycle import StartError
 
 
@@ -32,27 +30,6 @@ def test_an_invalid_token_is_a_start_error(tmp_path: Path, content: bytes) -> No
         resolve(f"@{tmp_path}/missing")
     with pytest.raises(StartError, match="letters"):
         resolve("two words")
-
-
-@pytest.mark.parametrize(
-    ("headers", "shown"),
-    [
-        (["Bearer abc"], True),
-        (["bearer   abc "], True),
-        (["Bearer abcd"], False),
-        (["Bearer ab"], False),
-        (["Bearer"], False),
-        (["Basic abc"], False),
-        (["Bearer abc", "Bearer abc"], False),
-        ([], False),
-    ],
-)
-def test_a_token_is_accepted_only_in_a_bearer_header(headers: list[str], shown: bool) -> None:
-    """A token is accepted only whole, in a single Authorization header of type Bearer."""
-    made = CIMultiDict([("Authorization", header) for header in headers])
-    request = make_mocked_request("POST", "/", made)
-
-    assert shown == is_shown(request, "abc")
 
 
 def test_a_command_line_is_shown_without_secrets() -> None:

@@ -33,7 +33,7 @@ def half_full(disk: MemoryDisk, clock: ManualClock) -> Log:
 
 
 def test_a_commit_that_begins_a_segment_creates_no_file() -> None:
-    """Decision 24: a commit that begins a segment uses the one created in advance.
+    """A commit that begins a segment uses the one created in advance.
 
     It creates no file and syncs no directory.
     """

@@ -10,8 +10,8 @@ import pytest
 
 from sparq.cluster.actions import Report, StepOutcome
 from sparq.nsqadmin import policies
+from sparq.nsqadmin.messages.asking import Answers
 from sparq.nsqadmin.pages.policies import setting_rows
-from sparq.nsqadmin.policies import AppliedSettings
 
 
 def failed(text: str) -> str:
@@ -85,11 +85,11 @@ def test_settings_have_one_row_per_value() -> None:
             "max_topic_bytes": {"value": 0, "source": "flags"},
         }
 
-    rows = setting_rows(AppliedSettings({"a:1": one("1h0m0s", 2), "b:1": one("0s", None)}))
+    rows = setting_rows(Answers({"a:1": one("1h0m0s", 2), "b:1": one("0s", None)}))
     assert [
         ("max_channel_lag_time", "1h0m0s", "run time, policy 2", ["a:1"]),
         ("max_channel_lag_time", "0s", "flag", ["b:1"]),
         ("max_channels", 5, "file, policy 1", []),
     ] == [(row["setting"], row["value"], row["source"], row["nodes"]) for row in rows]
     flags = {"max_channels": {"value": 0, "source": "flags"}}
-    assert [] == setting_rows(AppliedSettings({"a:1": flags, "b:1": flags}))
+    assert [] == setting_rows(Answers({"a:1": flags, "b:1": flags}))

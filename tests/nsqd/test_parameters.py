@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -127,6 +128,15 @@ def test_criteria_of_a_search() -> None:
 def test_invalid_criteria_are_refused(query: str, code: str) -> None:
     """The error has the name of the parameter and its limit or allowed values."""
     assert refusal(lambda: criteria_of(call(query))).startswith(code)
+
+
+def test_a_pattern_needs_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without google-re2, the error names the extra that installs it."""
+    monkeypatch.setitem(sys.modules, "re2", None)
+
+    said = refusal(lambda: criteria_of(call("regex=a")))
+    assert said.startswith("INVALID_ARG_REGEX: nsqd needs the package google-re2")
+    assert "sparq-mq[regex]" in said
 
 
 def test_ids_of_messages() -> None:

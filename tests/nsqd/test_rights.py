@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.daemon.access import grants, tokens
+from sparq.daemon.access import rights, tokens
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqd.rights import COMMANDS, RIGHTS, access_of, permissions
 from sparq.program.lifecycle import StartError
@@ -16,7 +16,7 @@ from tests.support.options import changed
 
 def allowed(granted: str, **arguments: str) -> set[str]:
     """The routes that grants allow, for a request with these arguments."""
-    held = grants.parse(granted)
+    held = rights.parse(granted)
     return {
         f"{method} {path}"
         for (method, path), needs in RIGHTS.items()
@@ -67,7 +67,7 @@ def test_every_command_has_a_role() -> None:
 
 def test_publish_and_consume_give_permissions_of_auth() -> None:
     """Only `publish` and `consume` give permissions: no other role includes them."""
-    granted = grants.parse("publish:a*,consume,administer,register:b")
+    granted = rights.parse("publish:a*,consume,administer,register:b")
 
     assert [("a*", "publish"), ("*", "subscribe")] == permissions(granted)
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from sparq.protocol.names import (
     directory_name,
+    fits,
     is_ephemeral,
     is_valid_name,
     quote,
@@ -121,3 +122,26 @@ def test_other_directories_give_no_topic(directory: str) -> None:
 def test_names_are_quoted_as_in_go(text: bytes | str, quoted: str) -> None:
     """Printable characters are unchanged, others are escaped as in Go."""
     assert quote(text) == quoted
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "is_one"),
+    [
+        ("clicks", "clicks", True),
+        ("clicks", "clicks2", False),
+        ("clicks", "Clicks", False),
+        ("click*", "clicks.old", True),
+        ("*", "a#ephemeral", True),
+        ("*", "", True),
+        ("c*s", "clicks", True),
+        ("c*s", "clicks.", False),
+        ("c?", "cx", True),
+        ("c?", "c", False),
+        ("a.c", "abc", False),
+        ("*#ephemeral", "x#ephemeral", True),
+        ("*#ephemeral", "x", False),
+    ],
+)
+def test_pattern_wildcards(pattern: str, name: str, is_one: bool) -> None:
+    """`*` matches any text, `?` one character, everything else itself."""
+    assert is_one == fits(pattern, name)

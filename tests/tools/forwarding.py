@@ -17,7 +17,7 @@ from types import ModuleType
 from aiohttp import web
 
 from sparq.client import Consumer, Producer
-from sparq.tools import command_line
+from sparq.tools import commands as command_line
 from tests.support.servers import NsqdServer
 from tests.support.waiting import until, until_seen
 

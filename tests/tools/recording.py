@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from sparq.tools import command_line
+from sparq.tools import commands as command_line
 from sparq.tools.nsq_to_file import PROGRAM, Archive, Options, check
 from tests.support.servers import NsqdServer
 from tests.support.waiting import until

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from sparq.tools.command_line import ToolError, UsageError
+from sparq.tools.commands import ConsumeOptions, ToolError, UsageError
 from sparq.tools.common import STOPPING, check_sources, client_config, run
 
 
@@ -43,11 +43,12 @@ def test_an_invalid_value_is_reported_with_its_flag() -> None:
 def test_either_nsqds_or_nsqlookupds_are_required() -> None:
     """Either nsqds or nsqlookupds are required, not both; the errors use NSQ's wording."""
     with pytest.raises(UsageError, match="--nsqd-tcp-address or --lookupd-http-address required"):
-        check_sources((), ())
+        check_sources(ConsumeOptions())
+    nsqd, lookupd = {"nsqd_tcp_addresses": ("a:1",)}, {"lookupd_http_addresses": ("b:1",)}
     with pytest.raises(UsageError, match="not both"):
-        check_sources(("a:1",), ("b:1",))
-    check_sources(("a:1",), ())
-    check_sources((), ("b:1",))
+        check_sources(ConsumeOptions(**nsqd, **lookupd))
+    check_sources(ConsumeOptions(**nsqd))
+    check_sources(ConsumeOptions(**lookupd))
 
 
 @pytest.mark.parametrize("error", [ToolError("no more"), UsageError("no more")])
@@ -140,9 +141,9 @@ def test_closed_descriptors_stay_closed() -> None:
     """Closed descriptors stay closed: no socket is used as standard input or output."""
     program = """
 import asyncio, socket
-from sparq.tools.command_line import ToolError
+from sparq.tools.commands import ToolError
 from sparq.tools.common import run
-from sparq.tools.pipes import Input, PipeOutput
+from sparq.tools.terminal import Input, PipeOutput
 async def work(stop):
     sockets = socket.socketpair()
     for call in (Input().read(), PipeOutput().write(b"x")):

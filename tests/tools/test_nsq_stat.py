@@ -15,11 +15,9 @@ import pytest
 
 from sparq.client import Consumer
 from sparq.daemon.access import tokens
-from sparq.program.flags import flags_of
-from sparq.tools.command_line import ToolError, UsageError, parse
-from sparq.tools.commands import nsq_stat as main
-from sparq.tools.nsq_stat import Options, StatSample, stat
-from sparq.tools.pipes import PipeOutput
+from sparq.tools.commands import ToolError, UsageError, parse
+from sparq.tools.nsq_stat import FIGURES, Options, row, stat
+from sparq.tools.terminal import PipeOutput
 from tests.client.certificates import certificates
 from tests.support.servers import NsqdServer, Server, free_port
 from tests.support.waiting import until
@@ -30,25 +28,6 @@ HEADING = """\
 ------rate------+----------------depth----------------+--------------metadata---------------
 ingress  egress |   total     mem    disk inflt   def |     req     t-o         msgs clients
 """
-
-FLAGS = {
-    "topic": "test_figures_are_summed_over_nsqds",
-    "channel": "test_figures_are_summed_over_nsqds",
-    "interval": "test_rates_are_per_second",
-    "count": "test_a_heading_each_25_rows",
-    "nsqd-http-address": "test_figures_are_summed_over_nsqds",
-    "lookupd-http-address": "test_one_nsqlookupd_that_answers_is_enough",
-    "token": "test_an_nsqd_that_requires_tls",
-    "http-client-tls-root-ca-file": "test_an_nsqd_that_requires_tls",
-    "http-client-connect-timeout": "test_the_connect_timeout_ends_the_wait",
-    "http-client-request-timeout": "test_the_request_timeout_ends_the_wait",
-}
-
-
-def test_no_flag_is_missing() -> None:
-    """Each flag of NSQ (docs/daemons.md) has a test of its effect."""
-    assert {flag.name for flag in flags_of(Options)} == set(FLAGS)
-    assert all(name in globals() for name in FLAGS.values())
 
 
 def make(topic: str, *nsqds: NsqdServer) -> None:
@@ -253,21 +232,10 @@ async def test_invalid_values_are_refused(tmp_path: Path, words: list[str], reas
 
 def test_rates_are_truncated_as_in_go() -> None:
     """Rates are cut towards zero, also negative ones: counters restart with their nsqd."""
-    before, now = StatSample(message_count=100, depth=7), StatSample(message_count=93, depth=7)
+    before, now = ({**dict.fromkeys(FIGURES, 7), "message_count": count} for count in (100, 93))
 
-    assert "     -3      -3 | " == now.row(before, 2.0)[:18]
-    assert "      3       3 | " == before.row(now, 2.0)[:18]
-
-
-def test_an_invalid_command_line_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 1 for an invalid value or missing flags; 0 for --version."""
-    for words, status in ((["--count=x"], 1), (["--interval=3"], 1), (["--version"], 0)):
-        with pytest.raises(SystemExit) as ended:
-            main(words)
-        assert status == ended.value.code
-    assert capsys.readouterr().out.startswith("nsq_stat v1.3.0 (")
-    assert 1 == main([])
-    assert "nsq_stat: --topic and --channel are required\n" == capsys.readouterr().err
+    assert "     -3      -3 | " == row(now, before, 2.0)[:18]
+    assert "      3       3 | " == row(before, now, 2.0)[:18]
 
 
 class TlsOnlyNsqd(NsqdServer):

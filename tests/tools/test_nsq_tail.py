@@ -14,33 +14,13 @@ from typing import Any
 
 import pytest
 
-from sparq.program.flags import flags_of
-from sparq.tools.command_line import ToolError, UsageError, parse
-from sparq.tools.commands import nsq_tail as main
+from sparq.tools.commands import ToolError, UsageError, parse
 from sparq.tools.nsq_tail import Options, tail
-from sparq.tools.pipes import PipeOutput
+from sparq.tools.terminal import PipeOutput
 from tests.support.servers import NsqdServer, Server
 from tests.support.waiting import until
 
 COMMAND = (sys.executable, "-m", "sparq.tools", "nsq_tail")
-
-FLAGS = {
-    "topic": "test_lines_of_several_topics_show_their_topic",
-    "print-topic": "test_lines_of_several_topics_show_their_topic",
-    "lookupd-http-address": "test_lines_of_several_topics_show_their_topic",
-    "nsqd-tcp-address": "test_the_default_channel_is_ephemeral",
-    "channel": "test_a_named_channel_is_kept",
-    "n": "test_it_ends_after_the_requested_number_of_messages",
-    "max-in-flight": "test_max_in_flight_is_not_exceeded",
-    "consumer-opt": "test_client_options_reach_nsqd",
-}
-
-
-def test_no_flag_is_missing() -> None:
-    """Each flag of NSQ (docs/daemons.md) has a test of its effect."""
-    # tests/scenarios/dead_nodes/test_tools.py tests the flag that Go's tools do not have
-    assert {flag.name for flag in flags_of(Options)} == {*FLAGS, "wait-for-nsqd"}
-    assert all(name in globals() for name in FLAGS.values())
 
 
 def publish(nsqd: NsqdServer, topic: str, *bodies: bytes) -> None:
@@ -292,16 +272,6 @@ async def test_invalid_values_are_refused(words: list[str], reason: str) -> None
     """The error names the flag or the option."""
     with pytest.raises(UsageError, match=reason):
         await tail(parse(Options, "nsq_tail", words), PipeOutput(), asyncio.Event())
-
-
-def test_an_invalid_command_line_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 1 for an invalid flag or missing flags; 0 for --version."""
-    for words, status in ((["--nope"], 1), (["--n=x"], 1), (["--version"], 0)):
-        with pytest.raises(SystemExit) as ended:
-            main(words)
-        assert status == ended.value.code
-    assert capsys.readouterr().out.startswith("nsq_tail v1.3.0 (")
-    assert 1 == main([])
 
 
 def test_sigterm_ends_the_program(nsqd: NsqdServer) -> None:

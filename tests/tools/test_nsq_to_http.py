@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from sparq.tools.command_line import UsageError
+from sparq.tools.commands import UsageError
 from sparq.tools.nsq_to_http import (
     ANSWER_BYTES_MAX,
     WHOLE_BYTES_MAX,

@@ -44,7 +44,9 @@ def stats(*topics: dict[str, Any], start_time: int = 7, **changes: Any) -> NsqdF
 
 def between(before: NsqdFigures, now: NsqdFigures, seconds: float = 2.0) -> Overview:
     """Return the overview of one nsqd between two samples."""
-    return overview({"a:1": sample_of(before, 100.0)}, {"a:1": sample_of(now, 100.0 + seconds)})
+    return overview(
+        {"a:1": sample_of(before, 100.0)}, {"a:1": sample_of(now, 100.0 + seconds)}, {}, 102.0
+    )
 
 
 def test_rates_are_growth_per_second() -> None:
@@ -89,6 +91,8 @@ def test_figures_of_all_nsqds_are_summed() -> None:
             "b:1": sample_of(anew, 10.0),
             "c:1": sample_of(grown, 10.0),
         },
+        {},
+        10.0,
     )
 
     (row,) = seen.rows
@@ -110,7 +114,7 @@ def test_a_counter_that_restarts_adds_nothing() -> None:
 
 def test_the_first_sample_has_no_rates() -> None:
     """The first sample has no rates."""
-    seen = overview({}, {"a:1": sample_of(stats(topic("t", 9, channel("c", 9, 3))), 5.0)})
+    seen = overview({}, {"a:1": sample_of(stats(topic("t", 9, channel("c", 9, 3))), 5.0)}, {}, 5.0)
 
     (row,) = seen.rows
     assert (None, None, None) == (row.in_rate, row.out_rate, row.lag_seconds)
@@ -144,9 +148,9 @@ def test_lag_is_the_age_of_the_oldest_message_of_all_nsqds() -> None:
         for number, age in enumerate(ages)
     }
 
-    assert overview({}, samples).rows[0].lag_seconds is None
+    assert overview({}, samples, {}, 0).rows[0].lag_seconds is None
     del samples["2:1"]
-    assert 12.0 == overview({}, samples).rows[0].lag_seconds
+    assert 12.0 == overview({}, samples, {}, 0).rows[0].lag_seconds
     facts = {"out_rate": 10.0, "depth": 40, "in_flight": 10}
     assert 5.0 == OverviewRow("t", "c", ages=(99.0, None), **facts).lag_seconds
     assert OverviewRow("t", depth=1).lag_seconds is None

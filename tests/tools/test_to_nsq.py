@@ -18,10 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.client import Consumer
-from sparq.program.flags import flags_of
-from sparq.tools.command_line import ToolError, UsageError, parse
-from sparq.tools.commands import to_nsq as main
-from sparq.tools.pipes import Input
+from sparq.tools.commands import ToolError, UsageError, parse
+from sparq.tools.terminal import Input
 from sparq.tools.to_nsq import (
     Bucket,
     Options,
@@ -38,21 +36,6 @@ from tests.support.waiting import until
 STEPS = st.lists(st.tuples(st.integers(1, 50), st.floats(0, 3)), max_size=50)
 
 COMMAND = (sys.executable, "-m", "sparq.tools", "to_nsq")
-
-FLAGS = {
-    "topic": "test_records_become_messages",
-    "delimiter": "test_records_end_at_the_delimiter",
-    "rate": "test_records_are_published_at_the_rate",
-    "nsqd-tcp-address": "test_every_nsqd_gets_every_record",
-    "producer-opt": "test_client_options_reach_nsqd",
-}
-
-
-def test_no_flag_is_missing() -> None:
-    """Each flag of NSQ (docs/daemons.md) has a test of its effect."""
-    # tests/scenarios/dead_nodes/test_tools.py tests the flag that Go's tools do not have
-    assert {flag.name for flag in flags_of(Options)} == {*FLAGS, "wait-for-nsqd"}
-    assert all(name in globals() for name in FLAGS.values())
 
 
 class Publishing:
@@ -273,17 +256,6 @@ async def test_invalid_values_are_refused(given: list[str], reason: str) -> None
     """The error names the flag."""
     with pytest.raises(UsageError, match=reason):
         await publish_all(parse(Options, "to_nsq", given), Input(), asyncio.Event())
-
-
-def test_an_invalid_command_line_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 1 for an invalid value or missing flags; 0 for --version."""
-    for line, status in ((["--rate=x"], 1), (["--producer-opt=nope"], 1), (["--version"], 0)):
-        with pytest.raises(SystemExit) as ended:
-            main(line)
-        assert status == ended.value.code
-    assert capsys.readouterr().out.startswith("to_nsq v1.3.0 (")
-    assert 1 == main([])
-    assert "to_nsq: --topic required\n" == capsys.readouterr().err
 
 
 def test_the_program_shows_its_progress(nsqd: NsqdServer) -> None:

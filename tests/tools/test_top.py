@@ -23,12 +23,10 @@ from pathlib import Path
 import pytest
 
 from sparq import connect
-from sparq.cli import main
 from sparq.client import Consumer
 from sparq.cluster import figures
-from sparq.program.flags import flags_of
-from sparq.tools.command_line import ToolError, UsageError, parse
-from sparq.tools.pipes import PipeOutput
+from sparq.tools.commands import ToolError, UsageError, parse
+from sparq.tools.terminal import PipeOutput
 from sparq.tools.top import Options, watch
 from tests.cluster.peers import NSQD, answer, peer
 from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
@@ -37,27 +35,6 @@ from tests.tools.conftest import GuardedNsqd
 
 COMMAND = (sys.executable, "-m", "sparq.cli", "top")
 SECONDS_MAX = 30.0
-FLAGS = {
-    "nsqd-http-address": "test_once_prints_one_table",
-    "once": "test_once_prints_one_table",
-    "json": "test_json_has_the_same_rows",
-    "lookupd-http-address": "test_count_blocks_are_printed_at_the_interval",
-    "count": "test_count_blocks_are_printed_at_the_interval",
-    "interval": "test_count_blocks_are_printed_at_the_interval",
-    "topic": "test_topic_and_channel_select_one",
-    "channel": "test_topic_and_channel_select_one",
-    "sort": "test_sort_takes_a_column",
-    "http-client-connect-timeout": "test_the_timeout_ends_the_wait_for_a_silent_nsqd",
-    "token": "test_a_guarded_nsqd",
-    "http-client-tls-root-ca-file": "test_a_guarded_nsqd",
-    "http-client-request-timeout": "test_the_timeout_ends_the_wait_for_a_silent_nsqd",
-}
-
-
-def test_no_flag_is_missing() -> None:
-    """Each flag has a test of its effect."""
-    assert {flag.name for flag in flags_of(Options)} == set(FLAGS)
-    assert all(name in globals() for name in FLAGS.values())
 
 
 @pytest.fixture(scope="module")
@@ -219,15 +196,6 @@ async def test_sort_takes_a_column(nsqd: NsqdServer, tmp_path: Path) -> None:
     assert ["archive", "metrics"] == [line[1] for line in by_depth[1:]]
     by_pause = await watched(tmp_path, *common, "--sort", "paused")
     assert ["metrics", "archive"] == [line[1] for line in by_pause[1:]]
-
-
-def test_an_unknown_column_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """The error lists all columns."""
-    with pytest.raises(SystemExit) as ended:
-        main(["top", "--sort=size"])
-
-    assert 1 == ended.value.code
-    assert "column must be one of topic, channel, in, out, depth" in capsys.readouterr().err
 
 
 async def test_the_timeout_ends_the_wait_for_a_silent_nsqd(
@@ -449,20 +417,6 @@ def test_an_nsqd_that_dies_keeps_its_row(lookupd: Server, tmp_path: Path) -> Non
             dying.start()
             terminal.until("no consumers")
             assert "gone" not in terminal.plain.rpartition("sparq top")[2]
-            terminal.press("q")
-            assert 0 == terminal.end()
-
-
-def test_an_nsqd_that_was_drained_is_no_alarm(tmp_path: Path) -> None:
-    """After a drain with nothing left, the end of an nsqd is as intended: no line is red."""
-    with spawn_nsqd(tmp_path) as leaving:
-        words = ("--interval=100ms", f"--nsqd-http-address={leaving.http}")
-        with contextlib.closing(Terminal(*words)) as terminal:
-            terminal.until("1 nsqds")
-            leaving.post("/drain?exit=true")
-            terminal.until("0 nsqds")
-            assert "gone" not in terminal.plain
-            assert "refused" not in terminal.plain
             terminal.press("q")
             assert 0 == terminal.end()
 

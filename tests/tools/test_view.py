@@ -1,4 +1,4 @@
-"""The order and text of rows: each key, each column, each format of a number."""
+"""How figures are shown: tables, and the columns, order and keys of the rows of sparq top."""
 
 from __future__ import annotations
 
@@ -9,12 +9,38 @@ from sparq.tools.view import (
     COLUMNS,
     Column,
     View,
-    cells,
     column_name,
-    count,
     duration,
     rate,
+    table,
 )
+
+
+def test_cells_are_readable() -> None:
+    """Numbers are right-aligned, texts left-aligned, times have units; unknown values are "-"."""
+    rows = [
+        {"name": "a", "depth": 12_345, "oldest_seconds": 61, "paused": True, "body": "x"},
+        {"name": "long", "depth": None, "oldest_seconds": None, "paused": False, "body": "longer"},
+    ]
+
+    lines = table(("name", "depth", "oldest_seconds", "paused", "body"), rows, 1)
+
+    assert [
+        "NAME   DEPTH  OLDEST  PAUSED  BODY",
+        "a     12,345   1m01s     yes  x",
+        "long       -       -      no  longer",
+    ] == lines
+
+
+def test_control_characters_are_blanks() -> None:
+    """Control characters are blanks in every cell."""
+    hostile = {"name": "\x1b[2J\n", "note": "a\u202eb", "depth": "\x07"}
+
+    text = "\n".join(table(("name", "note", "depth"), [hostile], 2))
+
+    assert not {"\x1b", "\u202e", "\x07"} & set(text)
+    assert 1 == text.count("\n")
+
 
 ROWS = [
     OverviewRow(
@@ -180,13 +206,12 @@ def test_figures_are_formatted() -> None:
     assert ["0", "0.4", "9.9", "10", "12,345", "-"] == [
         rate(value) for value in (0.0, 0.4, 9.94, 10.2, 12_345.4, None)
     ]
-    assert "1,000,000" == count(1_000_000)
     times = (0, 0.04, 59.9, 61, 3_599.9, 7_260, 187_200, None)
     assert ["0s", "0.0s", "59.9s", "1m01s", "1h00m", "2h01m", "2d04h", "-"] == [
         duration(seconds) for seconds in times
     ]
     expected = ["a", "y", "-", "-", "7", "0", "2", "0s", "-", "1.0", "0", "yes", "paused"]
-    assert expected == cells(ROWS[1])
+    assert expected == [column.text(ROWS[1]) for column in COLUMNS]
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)

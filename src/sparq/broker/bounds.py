@@ -8,7 +8,7 @@
    requeued or deferred stay; if those alone exceed the limit, publishes are still refused.
 3. Without a channel, and while a topic is paused, the oldest messages that no channel sees yet are
    dropped, including deferred ones.
-4. An ephemeral topic has a bound of its own (decision 16).
+4. An ephemeral topic has a bound of its own.
 5. Publishes that exceed a rate are held back or refused (see `rates`).
 """
 

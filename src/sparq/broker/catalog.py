@@ -2,7 +2,7 @@
 
 `sparq.json` has the format version, the node id, and the retired index: no index below it may be
 used again. Deleted topics retire their indexes, so that a new topic of the same name never repeats
-an id (decision 2). The file is replaced as a whole: temporary file, sync, rename, sync of the
+an id. The file is replaced as a whole: temporary file, sync, rename, sync of the
 folder. Until then, the name of a deleted topic's folder in the trash holds the index: so deleting
 needs no space.
 
@@ -320,7 +320,7 @@ class Removal:
             if self._mark:
                 self._remove_in_place()
                 return
-            # In a thread: deleting 100 MB takes 150 to 230 ms (decision 24).
+            # In a thread: deleting 100 MB takes 150 to 230 ms.
             for name in catalog.disk.listdir(self._folder):
                 catalog.disk.unlink(f"{self._folder}/{name}")
             # The facts of now, not those of the deletion: after a failure this runs again, and
@@ -474,7 +474,7 @@ class Checkpoints:
             if not self._concerns(topic):
                 continue
             commit = topic.stream.log.sync_task()
-            # A commit is in flight: one topic has one commit at a time (decision 20).
+            # A commit is in flight: one topic has one commit at a time.
             if commit is None:
                 self._again.append(topic)
                 continue

@@ -282,7 +282,7 @@ class Channel:
         return count
 
     def depth(self) -> int:
-        """Messages that wait for a consumer (decision 17)."""
+        """Messages between cursor and P that wait for a consumer, and those to redeliver."""
         return max(0, self.fresh_count()) + len(self.requeued)
 
     def deferred_count(self) -> int:
@@ -444,7 +444,7 @@ class Channel:
                 drop_range(self.redriven, first, end)
 
     def bound(self, count_max: int) -> None:
-        """Drop the newest unread messages beyond `count_max` (decision 16)."""
+        """Drop the newest unread messages beyond `count_max`: an ephemeral channel is bounded."""
         excess = self.depth() - count_max
         if excess > 0:
             stream = self.stream

@@ -1,19 +1,19 @@
 """Delivery for one channel at the end of a turn: which consumer gets which messages.
 
 1. A burst is divided equally among the sessions whose window is open. The session that has waited
-   longest comes first; a session that was served goes to the end (decision 13). Nothing is
+   longest comes first; a session that was served goes to the end. Nothing is
    delivered while the channel is paused, or held by a range reader.
 2. First deliveries are slices of the log's blocks in publishing order, noted by one array write.
 3. While fresh messages are available, at most half of a run are redeliveries; runs of one message
-   alternate (decision 12). Redeliveries are copied, since their attempts must be patched.
+   alternate. Redeliveries are copied, since their attempts must be patched.
 4. A run ends with the message that fills the session's output.
 5. With topology-aware consumption (NSQ's experiment: traffic between zones costs money) a session
    is served only if no nearer session has an open window. An empty zone is a zone too: if neither
    this nsqd nor any client names one, all consumers are near.
 6. Redeliveries (requeued, timed out or due messages) are scattered over the log. They are fetched
-   in ascending order, extent by extent (decision 21); extents that are not in memory are read many
+   in ascending order, extent by extent; extents that are not in memory are read many
    at a time. They are copied because each frame contains the number of attempts. The new number is
-   noted in the ledger: after a crash, counting continues from it (decision 11). A run from several
+   noted in the ledger: after a crash, counting continues from it. A run from several
    blocks is still one output, one note of messages in flight and one record of the ledger.
 7. With `--message-ttl`, a message published longer ago is not delivered, neither for the first time
    nor again; it is finished instead. The publish time counts, also for deferred messages. The age
@@ -47,7 +47,7 @@ Indexes = NDArray[np.int64]
 Attempts = NDArray[np.uint16]
 
 # One extent per turn, with a search of the queue in each turn, gave 2,326 and 2,632 messages per
-# second of CPU instead of 18,182 and 15,385 (performance.md, "Redeliveries from disk").
+# second of CPU instead of 18,182 and 15,385.
 READS_MAX: Final = 64
 """Extents requested at a time: a task for fewer costs more than reading them."""
 
@@ -202,7 +202,7 @@ def give_fresh(context: DeliveryContext, session: V2Session, count: int) -> int:
             break
         block = channel.stream.block(first, sealed=session.takes_envelopes)
         if block is None:
-            # Indexes have gaps: failed writes, damage, each start of nsqd (decision 2).
+            # Indexes have gaps: failed writes, damage, each start of nsqd.
             if channel.pass_hole():
                 continue
             channel.stream.want_next(first, channel.name)
@@ -323,7 +323,7 @@ def give_again(context: DeliveryContext, session: V2Session, count: int) -> int:
         return 0
     channel = context.channel
     indexes, attempts = channel.requeued.take(count)
-    # Ascending: messages of one block are found, read and copied together (decision 21).
+    # Ascending: messages of one block are found, read and copied together.
     order = np.argsort(indexes)
     indexes, attempts = indexes[order], attempts[order]
     runs, waits = _collect(context, session, indexes, attempts)
@@ -462,7 +462,7 @@ def _without_dead(context: DeliveryContext, runs: list[DeliveryRun]) -> list[Del
 def _sample_again(
     context: DeliveryContext, session: V2Session, runs: list[DeliveryRun]
 ) -> list[DeliveryRun]:
-    """Select a sampling client's messages from the runs and finish the rest (decision 15)."""
+    """Select a sampling client's messages from the runs and finish the rest."""
     kept = []
     for run in runs:
         keeps = context.sampler.keeps(len(run.indexes), session.sample_rate)

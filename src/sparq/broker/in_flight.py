@@ -133,8 +133,7 @@ class InFlight:
         self.count += len(indexes)
         apart = np.zeros(len(indexes), np.bool_)
         for key, low, high in page_groups(indexes):
-            # Redeliveries are scattered: 5,500 of them in as many pages took 432 MiB, apart 1.9 MiB
-            # (performance.md, "Redeliveries from disk").
+            # Redeliveries are scattered: 5,500 of them in as many pages took 432 MiB, now 1.9 MiB.
             if key not in self._pages and high - low < RUN_FOR_PAGE:
                 apart[low:high] = True
                 continue
@@ -297,7 +296,7 @@ class InFlight:
         return Freed(starts, ends, len(freed), failures)
 
     def _finish_many(self, indexes: Indexes, owner: int) -> Freed:
-        # Stable: of an id that occurs twice, the first FIN succeeds (decision 15).
+        # Stable: of an id that occurs twice, the first FIN succeeds.
         order = np.argsort(indexes, kind="stable")
         ascending = indexes[order]
         owners = self._owners(ascending)

@@ -52,7 +52,7 @@ class QueueSettings:
         max_topic_messages, drop_oldest: see `bounds`.
         max_publish_rate, max_client_publish_rate: see `rates`.
         max_channel_consumers: channel limit.
-        max_channel_lag_bytes, max_channel_lag_time_ns: channel limits, decision 32.
+        max_channel_lag_bytes, max_channel_lag_time_ns: channel limits; the oldest are voided.
         max_attempts, message_ttl_ns: channel settings; see `dead_letters` and `delivery`.
     """
 
@@ -141,17 +141,17 @@ class BrokerOptions:
         mem_queue_size: also, where there is a log, `backend_depth` is `depth` beyond this.
         max_topics: a limit, see above.
         settings: default settings of topics and channels; policies override them.
-        node_id: the default node id (0..1023) of a data path that has none yet (decision 33).
+        node_id: the default node id (0..1023) of a data path that has none yet.
         auth_required: whether clients must send AUTH before they publish or consume.
         topology_aware: whether clients in this nsqd's zone come first, then those in its region.
-        has_lookupd: whether a new topic waits for `channels_known` before it flows (decision 8).
+        has_lookupd: whether a new topic waits for `channels_known` before it flows.
         lookup_wait_ns: maximum time that it waits.
-        ephemeral_bytes_max: bound in bytes of one ephemeral topic (decision 16).
-        commit_bytes, commit_count: a batch is closed at these sizes (decision 20).
-        output_bytes_max: maximum output queued for one session (decision 13).
+        ephemeral_bytes_max: bound in bytes of one ephemeral topic.
+        commit_bytes, commit_count: a batch is closed at these sizes.
+        output_bytes_max: maximum output queued for one session.
         topics_synced_together: with at least this many topics, a start syncs their data with one
             sync of their file system, which also waits for other programs' writes to it.
-        cache_bytes: size of the shared cache of verified blocks (decision 21).
+        cache_bytes: size of the shared cache of verified blocks.
     """
 
     limits: IdentifyLimits = field(default_factory=IdentifyLimits)

@@ -13,17 +13,15 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from fnmatch import translate
 from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_64_hexdigest
 
 from sparq.broker.options import TOPIC_SETTINGS, QueueSettings
 from sparq.protocol.dead_letters import is_dead_letter_topic
-from sparq.protocol.names import NAME_SIZE_MAX
+from sparq.protocol.names import NAME_SIZE_MAX, fits, is_valid_pattern, is_wild
 
 POLICIES_MAX: Final = 1_000
 PATTERNS_MAX: Final = 100
@@ -32,8 +30,6 @@ PATTERNS_MAX: Final = 100
 FORMAT: Final = 1
 NAMES: Final = frozenset(field.name for field in fields(QueueSettings))
 VALUE_MAX: Final = (1 << 63) - 1
-_PATTERN: Final = re.compile(r"[.a-zA-Z0-9_*?-]+(#ephemeral)?")
-_WILD: Final = re.compile(r"[*?]")
 
 
 class PolicyError(ValueError):
@@ -139,19 +135,19 @@ class Policies:
         self.configured, self.chosen = tuple(configured), tuple(chosen)
         self.all = self.configured + self.chosen
         self._named: dict[str, list[int]] = {}
-        self._patterns: list[tuple[int, re.Pattern[str]]] = []
+        self._patterns: list[tuple[int, str]] = []
         # A policy without a wildcard is found by its name; only the others, at most PATTERNS_MAX,
         # are matched against every topic.
         for place, policy in enumerate(self.all):
-            if _WILD.search(policy.topic):
-                self._patterns.append((place, re.compile(translate(policy.topic))))
+            if is_wild(policy.topic):
+                self._patterns.append((place, policy.topic))
             else:
                 self._named.setdefault(policy.topic, []).append(place)
 
     def scope(self, topic: str) -> Scope:
         """The settings of the topic of this name."""
         places = [*self._named.get(topic, ())]
-        places += (place for place, pattern in self._patterns if pattern.match(topic))
+        places += (place for place, pattern in self._patterns if fits(pattern, topic))
         return Scope(topic, self.default, [(place, self.all[place]) for place in sorted(places)])
 
     def with_chosen(self, chosen: Iterable[Policy]) -> Policies:
@@ -167,13 +163,6 @@ def _without_attempts(policy: Policy) -> Policy:
     """A copy without `max_attempts`: a dead-letter topic has no dead-letter topic of its own."""
     settings = {name: value for name, value in policy.settings.items() if name != "max_attempts"}
     return policy._replace(settings=settings)
-
-
-def fits(pattern: str, name: str) -> bool:
-    """Whether a pattern matches a name."""
-    if _WILD.search(pattern) is None:
-        return pattern == name
-    return re.match(translate(pattern), name) is not None  # `re` caches compiled patterns
 
 
 def changes(
@@ -212,7 +201,7 @@ def check(policies: Sequence[Policy]) -> None:
         raise PolicyError(
             f"too many policies: {len(policies)}, but at most {POLICIES_MAX} are allowed"
         )
-    patterns = sum(_WILD.search(policy.topic) is not None for policy in policies)
+    patterns = sum(is_wild(policy.topic) for policy in policies)
     if patterns > PATTERNS_MAX:
         raise PolicyError(
             f"too many policies whose topic has * or ?: {patterns}, but at most {PATTERNS_MAX} are"
@@ -220,7 +209,7 @@ def check(policies: Sequence[Policy]) -> None:
         )
     for number, policy in enumerate(policies, 1):
         for key, text in (("topic", policy.topic), ("channel", policy.channel)):
-            if (key == "topic" or text) and not _is_pattern(text):
+            if (key == "topic" or text) and not is_valid_pattern(text):
                 raise PolicyError(
                     f"policy {number}: invalid {key}: use at most {NAME_SIZE_MAX} characters from"
                     " [.a-zA-Z0-9_-], with * for any text and ? for one character"
@@ -235,10 +224,6 @@ def check(policies: Sequence[Policy]) -> None:
                 raise PolicyError(
                     f"policy {number}: {bare} is a topic setting: remove the channel pattern"
                 )
-
-
-def _is_pattern(text: str) -> bool:
-    return len(text) <= NAME_SIZE_MAX and _PATTERN.fullmatch(text) is not None
 
 
 def encode(policies: Iterable[Policy]) -> bytes:

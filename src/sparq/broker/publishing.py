@@ -178,7 +178,7 @@ class Publishing:
         while waiting:
             size += waiting[0].size_bytes
             count += waiting[0].messages
-            # Batches of 1 MiB instead of 256 KiB gained nothing (performance.md, "MPUB").
+            # Batches of 1 MiB instead of 256 KiB gained nothing.
             if size > options.commit_bytes or count > options.commit_count:
                 break
             batch.append(waiting.popleft())
@@ -205,7 +205,7 @@ class Publishing:
 
 
 def _dues(batch: list[Publish]) -> list[tuple[int, int]] | None:
-    # Positions in the batch: a batch per DPUB would need a header for each (decision 5).
+    # Positions in the batch: a batch per DPUB would need a header for each.
     dues: list[tuple[int, int]] = []
     position = 0
     for publish in batch:

@@ -1,11 +1,11 @@
 """Range reading: clients read the log by index ranges; a channel stores the reader's position.
 
-1. A channel is either streamed to subscribers or held by a range reader, never both (decision 30).
+1. A channel is either streamed to subscribers or held by a range reader, never both.
    The newest attach wins by its epoch. A hold ends with the connection that made it.
 2. In range mode a channel has only its cursor: everything before it is finished. Segments before
    the last commit but one are deleted. Messages before the cursor that streaming left unfinished
    are read again.
-3. A range reader sees synced data up to P (decision 10), deferred publishes at their place in the
+3. A range reader sees synced data up to P, deferred publishes at their place in the
    log, and the number of messages lost by damage.
 4. Refusals leave the connection open. Indexes are strings in JSON, since browsers handle integers
    exactly only up to 53 bits.

@@ -1,7 +1,7 @@
 """Converts a channel's state to its topic's ledger and back, for checkpoints and restarts.
 
 After a start, a channel's unfinished messages before its cursor are ready again. They were with a
-consumer, so they are delivered with attempts + 1 (decision 11). Exceptions:
+consumer, so they are delivered with attempts + 1. Exceptions:
 
 1. A deferred publish that is not due yet stays in the topic's due list.
 2. A due deferred publish counts as undelivered unless the ledger lists it: every delivery of a
@@ -47,7 +47,7 @@ def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Insta
     ):
         return  # nothing was delivered: of thousands of topics most are like this
     # Arrays from here on: index by index, 10,000 deferred messages among a million took more than
-    # 200 s (performance.md, "Starts: what was tried").
+    # 200 s.
     requeued, dues, attempts = _requeued_arrays(state)
     # Due times are wall time on disk, since the monotonic clock begins anew with each boot.
     is_ready = dues <= now.wall_ns

@@ -71,7 +71,7 @@ class ClientStats:
 class ChannelStats:
     """One channel.
 
-    Decision 17 (docs/decisions.md) defines its depth. `ready_count` is the sum over its clients.
+    Its depth is that of `Channel.depth`. `ready_count` is the sum over its clients.
     `clear_seconds` comes from `Channel.outlook`, and `range_query` from `Channel.hold`.
     """
 

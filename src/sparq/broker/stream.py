@@ -2,8 +2,8 @@
 
 `Stream` is the topic's log up to the mark P, and its due list:
 
-1. `end` is P (decision 8): channels see the messages before it. It never decreases, and never
-   passes what the sync policy lets consumers see (decision 10).
+1. `end` is P: channels see the messages before it. It never decreases, and never
+   passes what the sync policy lets consumers see.
 2. An extent of the log that is not in memory is read once, even if several channels need it;
    `loaded` returns those channels when it has been read. All extents that one channel needs at one
    moment are read by one task, since one task per extent would cost more than the reading. A
@@ -207,7 +207,7 @@ class Stream:
             return
         extent = self._asked.get(index)
         # With a lookup in each turn, a consumer at RDY 2500 that reads from disk cost 1.15 us per
-        # message instead of 0.54 (performance.md, "What was learnt").
+        # message instead of 0.54.
         if extent is None:
             read = self.log.load(index)
             self._asked[index] = _extent_of(read)

@@ -147,7 +147,7 @@ class Topic:
 
     def needs_turn(self) -> bool:
         """Whether another turn should follow even if no event arrives."""
-        # One commit in flight: with several, an OK could overtake an earlier one (decision 20).
+        # One commit in flight: with several, an OK could overtake an earlier one.
         return bool(self.woken or (self.publishing.waiting and self.stream.log.flight is None))
 
     def _commit_bounded(self, now: Instant) -> None:
@@ -186,7 +186,7 @@ class Topic:
         if self.flows:
             self.advance()
         active = log.active
-        # The next file in advance, in a thread: beginning one took up to 46 ms (decision 24).
+        # The next file in advance, in a thread: beginning one took up to 46 ms.
         if active is not None and active.segment.size >= log.upkeep.spare_due_size:
             self.outcome.tasks.append(log.upkeep.prepare(active))
         if log.unsynced.count:

@@ -198,8 +198,7 @@ class Topics:
         report += put_back.report
         names = catalog.topic_names()
         file_system = None
-        # 3,000 topics took 12,000 syncs; with one sync a start takes 0.6 s less (performance.md,
-        # "Starts: what was tried").
+        # 3,000 topics took 12,000 syncs; with one sync a start takes 0.6 s less.
         if len(names) >= self._options.topics_synced_together:
             # Opened before the topics: its sync covers only what is written from here on.
             file_system = catalog.topics_file_system()
@@ -423,7 +422,7 @@ class Topics:
     def _remove(self, topic: Topic) -> None:
         log = topic.stream.log
         catalog = self._catalog
-        # A new topic of this name must not repeat an id that a consumer still knows (decision 2).
+        # A new topic of this name must not repeat an id that a consumer still knows.
         catalog.retired_index = max(catalog.retired_index, log.end_index)
         topic.close()
         self._turn.forget(topic)

@@ -1,12 +1,12 @@
 """Messages that wait outside a cursor's path: ready again, delayed by REQ, or deferred by DPUB.
 
 `RequeueQueue` is a channel's FIFO of indexes with their deliveries so far: requeued, timed-out and
-due messages (decision 12), and those that a restart found unfinished. A burst is kept as the arrays
+due messages, and those that a restart found unfinished. A burst is kept as the arrays
 it came in; single messages are in plain lists until they are taken. So half a million timeouts cost
 10 bytes each.
 
 `Delays` has one channel's messages delayed by REQ, `DueList` a topic's deferred publishes (DPUB). A
-deferred publish belongs to the topic, not to its channels (decision 9): cursors pass over it, and
+deferred publish belongs to the topic, not to its channels: cursors pass over it, and
 when it is due it joins the ready list of each channel that it was published for. Invariants of the
 due list, for every channel and every index in `skipped` that its cursor has not passed:
 
@@ -247,7 +247,7 @@ class Delays:
         for _ in range(count):
             if not self._unswept:
                 # A sweep of the whole heap at once would block the loop: 260 to 350 ms for one
-                # message among 500,000 (performance.md, "Inspection: what was tried").
+                # message among 500,000.
                 self._heap, self._unswept = [], self._heap
             if not self._unswept:
                 return

@@ -29,14 +29,13 @@ from sparq.wire.errors import RefusedError
 
 if TYPE_CHECKING:
     from sparq.client.batch import Batch
-    from sparq.client.blocking.consumer import BlockingConsumer
-    from sparq.client.blocking.message_proxy import BlockingBatch
+    from sparq.client.blocking.consumer import BlockingBatch, BlockingConsumer
     from sparq.client.blocking.producer import BlockingProducer
     from sparq.client.blocking.session import Session
     from sparq.client.consumer import Consumer
+    from sparq.client.dispatcher import Receipt
     from sparq.client.message import Message
     from sparq.client.producer import Producer
-    from sparq.client.publish import Receipt
     from sparq.client.subscription import Counters
 
 __all__ = [
@@ -66,14 +65,14 @@ __all__ = [
 
 _ON_DEMAND: Final = {
     "Batch": "sparq.client.batch",
-    "BlockingBatch": "sparq.client.blocking.message_proxy",
+    "BlockingBatch": "sparq.client.blocking.consumer",
     "BlockingConsumer": "sparq.client.blocking.consumer",
     "BlockingProducer": "sparq.client.blocking.producer",
     "Consumer": "sparq.client.consumer",
     "Counters": "sparq.client.subscription",
     "Message": "sparq.client.message",
     "Producer": "sparq.client.producer",
-    "Receipt": "sparq.client.publish",
+    "Receipt": "sparq.client.dispatcher",
     "Session": "sparq.client.blocking.session",
 }
 

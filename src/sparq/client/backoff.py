@@ -50,9 +50,12 @@ class Backoff:
         self._jittered = strategy == "full_jitter"
         self._multiplier = multiplier
         self._max_duration = max_duration if multiplier > 0 else 0.0
-        # A success lowers the level by one only. Without a limit, a long run of failures would need
-        # as many successes before the consumer is out of backoff.
-        self._level_max = _highest_useful_level(multiplier, self._max_duration)
+        # The first level whose block has the maximum length. A success lowers the level by one
+        # only: without a limit, a long run of failures would need as many successes before the
+        # consumer is out of backoff.
+        self._level_max = 1
+        if self._max_duration > multiplier:
+            self._level_max = max(1, math.ceil(math.log2(self._max_duration / multiplier)))
         self._rng = rng
 
     def result(self, outcome: BackoffSignal) -> bool:
@@ -77,10 +80,3 @@ class Backoff:
         """Return the length in seconds of a block at the current level."""
         longest = min(self._multiplier * 2.0**self.level, self._max_duration)
         return self._rng.uniform(0, longest) if self._jittered else longest
-
-
-def _highest_useful_level(multiplier: float, max_duration: float) -> int:
-    """Return the first level whose block has the maximum length; higher levels change nothing."""
-    if max_duration <= 0 or max_duration <= multiplier:
-        return 1
-    return max(1, math.ceil(math.log2(max_duration / multiplier)))

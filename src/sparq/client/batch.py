@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import cast, overload
 
 from sparq.client.arguments import check_delay
 from sparq.client.connection import DONE
 from sparq.client.errors import AlreadyRespondedError
 from sparq.client.inbox import size_of
-from sparq.client.message import Message
+from sparq.client.message import Around, Message, Response
 from sparq.client.subscription import ReceivedMessages
-
-Answer = Callable[[ReceivedMessages | Message, bool], Awaitable[None]]
-"""Responds to a part of a batch; the bool is True for the first part."""
 
 
 class Batch(Sequence[Message]):
@@ -42,7 +39,7 @@ class Batch(Sequence[Message]):
         self.responded = False
         self._parts = list(parts)
         self._messages: list[Message] | None = None
-        self._around: Callable[[str], AbstractContextManager[object]] = nullcontext
+        self._around: Around = nullcontext
 
     def __len__(self) -> int:
         return size_of(self._parts)
@@ -84,9 +81,7 @@ class Batch(Sequence[Message]):
             AlreadyRespondedError: the batch was finished or requeued before.
         """
         self._check()
-        self.responded = True
-        with self._around("finish"):
-            return self._answer(lambda part, _is_first: part.finish())
+        return self._answer("finish")
 
     def requeue(
         self, delay_seconds: float | None = None, *, backoff: bool = True
@@ -100,11 +95,7 @@ class Batch(Sequence[Message]):
         if delay_seconds is not None:
             check_delay(delay_seconds)
         self._check()
-        self.responded = True
-        with self._around("requeue"):
-            return self._answer(
-                lambda part, is_first: part.requeue(delay_seconds, backoff=backoff and is_first)
-            )
+        return self._answer("requeue", delay_seconds, backoff)
 
     def touch(self) -> Awaitable[None]:
         """Send TOUCH for each message without a response, as ``Message.touch`` does.
@@ -113,9 +104,9 @@ class Batch(Sequence[Message]):
             AlreadyRespondedError: the batch was finished or requeued before.
         """
         self._check()
-        return self._answer(lambda part, _is_first: part.touch())
+        return self._answer("touch")
 
-    def observe(self, around: Callable[[str], AbstractContextManager[object]]) -> None:
+    def observe(self, around: Around) -> None:
         """Respond within ``around("finish")`` or ``around("requeue")`` from now on."""
         self._around = around
 
@@ -123,12 +114,21 @@ class Batch(Sequence[Message]):
         if self.responded:
             raise AlreadyRespondedError("the batch was already finished or requeued")
 
-    def _answer(self, answer: Answer) -> Awaitable[None]:
+    def _answer(
+        self, kind: Response, delay: float | None = None, backoff: bool = True
+    ) -> Awaitable[None]:
         """Respond to each part without a response; the result awaits the slowest connection."""
-        unanswered = [part for part in self._parts if not part.responded]
-        answers = [answer(part, place == 0) for place, part in enumerate(unanswered)]
-        # `gather` would make a task even for each answer that waits for nothing.
-        slow = [each for each in answers if each is not DONE]
+        is_last = kind != "touch"
+        self.responded = is_last
+        slow = []
+        with self._around(kind) if is_last else nullcontext():
+            for part in [each for each in self._parts if not each.responded]:
+                part.responded = is_last
+                answer = part._respond(part, kind, delay, backoff)
+                backoff = False  # a failed batch counts as one failure
+                # `gather` would make a task even for each answer that waits for nothing.
+                if answer is not DONE:
+                    slow.append(answer)
         return cast(Awaitable[None], asyncio.gather(*slow)) if slow else DONE
 
     def _opened(self) -> list[Message]:

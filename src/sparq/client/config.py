@@ -70,10 +70,6 @@ TLS_OPTIONS: Final = (
 )
 
 
-def _user_agent() -> str:
-    return f"sparq/{SPARQ_VERSION}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(LayerOptions):
     """Options of a consumer or producer; see ``RANGES`` for the allowed values.
@@ -180,7 +176,7 @@ class Config(LayerOptions):
         """
         host = socket.gethostname()
         defaults = (("hostname", host), ("client_id", host.partition(".")[0]))
-        for name, default in (*defaults, ("user_agent", _user_agent())):
+        for name, default in (*defaults, ("user_agent", f"sparq/{SPARQ_VERSION}")):
             if getattr(self, name) == "":
                 object.__setattr__(self, name, default)
         if self.tls_config is not None:
@@ -190,7 +186,10 @@ class Config(LayerOptions):
             if field.name != "tls_config":
                 check_option(field.name, field.default, getattr(self, field.name), RANGES)
         if self.local_addr:
-            _check_local(self.local_addr)
+            try:
+                parse_local(self.local_addr)
+            except ValueError as error:
+                raise ValueError(f"local_addr: {error}") from None
         if self.backoff_strategy not in STRATEGIES:
             known = " or ".join(STRATEGIES)
             raise ValueError(f"backoff_strategy must be {known}, not {self.backoff_strategy!r}")
@@ -342,10 +341,3 @@ def milliseconds(seconds: float) -> int:
     if seconds <= 0:
         return -1 if seconds < 0 else 0
     return max(1, round(seconds * 1000))
-
-
-def _check_local(address: str) -> None:
-    try:
-        parse_local(address)
-    except ValueError as error:
-        raise ValueError(f"local_addr: {error}") from None

@@ -20,15 +20,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Generator
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Final, cast
 
 from sparq.client.arguments import parse_local, parse_nsqd
 from sparq.client.config import Config
 from sparq.client.errors import ConnectionLostError, SparqClientError, WrongPeerError
 from sparq.client.log_fields import FieldLogger
-from sparq.client.requests import OK, Awaited, PendingRequest, PendingRequests
-from sparq.client.watchdog import WriteWatch
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.layout import FRAME_ERROR, FRAME_MESSAGE
@@ -37,6 +37,8 @@ from sparq.wire.client import HEARTBEAT, ClientConnection, Stage
 from sparq.wire.errors import LayerError, remote_error
 
 log = FieldLogger(__name__)
+
+OK: Final = b"OK"
 
 HANDSHAKE_SECONDS: Final = 5.0
 """Timeout for the answer to IDENTIFY, as in nsqjs, and for upgrading to TLS and compression."""
@@ -60,6 +62,13 @@ COMMANDS_MAX: Final = 256
 REQUESTS_MAX: Final = 50
 """The same for requests: of 100, nsqd works on one half while the client makes the other."""
 
+WRITE_CHECKS: Final = 4
+"""Checks in a row without progress after which a peer that does not read is given up.
+
+They are spread over ``write_timeout``. A program whose own loop was blocked all that time has made
+only one check, and so does not give up the peer.
+"""
+
 UNREQUESTED: Final = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
 STORAGE_REFUSALS: Final = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 """Fatal from Go's nsqd but not from sparq's: the client waits to see if nsqd hangs up."""
@@ -78,12 +87,59 @@ _NOTHING: Final = cast(Generator[Any, None, None], iter(()))
 DONE: Final = _Done()
 
 
+class Request(ABC):
+    """A command that nsqd answers; all requests of one connection have the same class.
+
+    Attributes:
+        size: size of the command in bytes.
+    """
+
+    __slots__ = ("size",)
+
+    size: int
+
+    @abstractmethod
+    def answered(self, link: Connection, answer: bytes | Exception) -> None:
+        """Handle the response, refusal (``RemoteError``) or loss (``ConnectionLostError``)."""
+
+    @staticmethod
+    def confirmed(link: Connection, requests: Sequence[Any]) -> None:
+        """Handle OK for several requests, in one call."""
+        for request in requests:
+            request.answered(link, OK)
+
+
+class Awaited(Request):
+    """A request whose answer becomes the result of a future, unless that was cancelled."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, size: int, future: asyncio.Future[bytes]) -> None:
+        self.size, self.future = size, future
+
+    def answered(self, link: Connection, answer: bytes | Exception) -> None:
+        """Set the answer as the future's result or exception."""
+        if self.future.done():
+            return
+        if isinstance(answer, Exception):
+            self.future.set_exception(answer)
+        else:
+            self.future.set_result(answer)
+
+
 class Connection(asyncio.Protocol):
     """An identified connection; ``open_connection`` makes one.
 
     Attributes:
         address: the nsqd's ``host:port`` or path.
-        requests: the requests without an answer.
+        waiting: the requests without an answer, oldest first, each with the loop time at which it
+            was sent.
+        waiting_bytes: total size of their commands.
+        facts: the answer to IDENTIFY; ``{}`` from an nsqd without feature negotiation.
+        authorization: the answer to AUTH; ``{}`` from an nsqd that does not require AUTH.
+        is_full: whether the transport's write buffer is too full; see ``drained``.
+        heard_at: when data last arrived; loop time.
+        opened: done once the handshake is over; carries its ``RemoteError`` or client's error.
         refused_responses: number of FIN, REQ and TOUCH commands that nsqd refused.
         live: whether commands can be sent.
         on_messages: called with each run of received messages.
@@ -94,14 +150,18 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, address: str, config: Config) -> None:
         self.address = address
-        self.requests = PendingRequests()
+        self.waiting: deque[tuple[float, Request]] = deque()
+        self.waiting_bytes = 0
+        self.facts: dict[str, Any] = {}
+        self.authorization: dict[str, Any] = {}
         self.refused_responses = 0
         self.live = True
+        self.is_full = False
         self.on_messages: Callable[[MessageRun], None] = lambda run: None
         self.on_answered: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[ConnectionLostError] = self._loop.create_future()
-        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self.opened: asyncio.Future[None] = self._loop.create_future()
         self._config = config
         self._wire = ClientConnection(
             str(parse_nsqd(address)),
@@ -112,27 +172,11 @@ class Connection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._lone = False
         self._resumed: asyncio.Future[None] | None = None
-        self._heard_at = self._loop.time()
+        self.heard_at = self._loop.time()
         self._fatal: Exception | None = None
-        self._watch: asyncio.TimerHandle | None = None
+        self._alive_timer: asyncio.TimerHandle | None = None
+        self._sending_timer: asyncio.TimerHandle | None = None
         self._written = 0
-        self._write_watch = WriteWatch(config.write_timeout, self._taken, self._stalled)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The answer to IDENTIFY; ``{}`` from an nsqd without feature negotiation."""
-        return self._wire.facts
-
-    @property
-    def authorization(self) -> dict[str, Any]:
-        """The answer to AUTH; ``{}`` from an nsqd that does not require AUTH."""
-        return self._wire.authorization
-
-    @property
-    def waiting_since(self) -> float | None:
-        """The loop time since which an answer is due and nothing has arrived; None: none is due."""
-        asked_at = self.requests.oldest
-        return None if asked_at is None else max(asked_at, self._heard_at)
 
     # Sending
 
@@ -155,11 +199,11 @@ class Connection(asyncio.Protocol):
             ConnectionLostError: the connection has already ended; nothing was sent.
         """
         answer: asyncio.Future[bytes] = self._loop.create_future()
-        self.ask(command, Awaited(len(command), self._loop.time(), answer))
+        self.ask(command, Awaited(len(command), answer), self._loop.time())
         return answer
 
-    def ask(self, command: bytes, request: PendingRequest) -> None:
-        """Send a command; its answer is passed to ``request``.
+    def ask(self, command: bytes, request: Request, now: float) -> None:
+        """Send a command; its answer is passed to ``request``; ``now`` is the loop time.
 
         Raises:
             ConnectionLostError: as for ``request``.
@@ -167,13 +211,12 @@ class Connection(asyncio.Protocol):
         if not self.live:
             raise ConnectionLostError(self._reason(None), executed=False)
         out = self._out
-        requests = self.requests
         # For a task that awaits each publish, a flush at the end of the iteration would have
         # nothing to collect. After a write of several commands more are likely to follow, so they
         # are collected.
-        alone = self._lone and not out and not requests.waiting
-        requests.waiting.append(request)
-        requests.size += request.size
+        alone = self._lone and not out and not self.waiting
+        self.waiting.append((now, request))
+        self.waiting_bytes += request.size
         if not out and not alone:
             self._loop.call_soon(self._flush)
         out.append(command)
@@ -197,13 +240,6 @@ class Connection(asyncio.Protocol):
         if data and not self._lost.done():
             self._written += len(data)
             self._transport.write(data)
-
-    def _taken(self) -> int:
-        return self._written - self._transport.get_write_buffer_size()
-
-    def _stalled(self) -> None:
-        seconds = self._config.write_timeout
-        self.fail(TimeoutError(f"nsqd has not read any data for {seconds:g} s"))
 
     # Ending
 
@@ -246,21 +282,23 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail every pending request; after a fatal error, as certainly not executed."""
         self.live = False
-        if self._watch is not None:
-            self._watch.cancel()
-        if exc is not None and self._fatal is None and len(self.requests):
+        if self._alive_timer is not None:
+            self._alive_timer.cancel()
+        if exc is not None and self._fatal is None and self.waiting:
             self._read_rest()
-        not_executed = isinstance(self._fatal, RemoteError)
         reason = self._reason(exc)
         self._lost.set_result(ConnectionLostError(reason))
-        if not self._opened.done():
+        if not self.opened.done():
             known = isinstance(self._fatal, (SparqClientError, RemoteError))
             during = f" ({self._wire.stage})"
-            self._opened.set_exception(
+            self.opened.set_exception(
                 self._fatal if known and self._fatal else ConnectionLostError(reason + during)
             )
-            self._opened.exception()  # avoids a warning if the dialling task was cancelled
-        self.requests.lose(reason, executed=False if not_executed else None)
+            self.opened.exception()  # avoids a warning if the dialling task was cancelled
+        executed = False if isinstance(self._fatal, RemoteError) else None
+        waiting, self.waiting, self.waiting_bytes = self.waiting, deque(), 0
+        for _, request in waiting:
+            request.answered(self, ConnectionLostError(reason, executed))
         # asyncio does not call `resume_writing` for a lost connection: tasks would wait forever.
         if self._resumed is not None:
             self.resume_writing()
@@ -283,18 +321,33 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Apply back-pressure: the peer reads more slowly than the client writes."""
         self._resumed = self._loop.create_future()
-        self._write_watch.start()
+        self.is_full = True
+        self._check_sending()
+
+    def _check_sending(self, sent_before: int = -1, idle_checks: int = 0) -> None:
+        """While writing is paused: give up a peer that reads nothing at all."""
+        sent = self._written - self._transport.get_write_buffer_size()
+        idle_checks = idle_checks + 1 if sent == sent_before else 0
+        seconds = self._config.write_timeout
+        if idle_checks == WRITE_CHECKS:
+            self.fail(TimeoutError(f"nsqd has not read any data for {seconds:g} s"))
+        else:
+            self._sending_timer = self._loop.call_later(
+                seconds / WRITE_CHECKS, self._check_sending, sent, idle_checks
+            )
 
     def resume_writing(self) -> None:
         """End the back-pressure: the write buffer has drained."""
-        self._write_watch.stop()
+        if self._sending_timer is not None:
+            self._sending_timer.cancel()
         if self._resumed is not None and not self._resumed.done():
             self._resumed.set_result(None)
         self._resumed = None
+        self.is_full = False
 
     def data_received(self, data: bytes) -> None:
         """Pass input to the handshake, to the layers, or directly to the frame decoder."""
-        self._heard_at = self._loop.time()
+        self.heard_at = self._loop.time()
         wire = self._wire
         if wire.is_plain:
             self._take(data)
@@ -313,19 +366,12 @@ class Connection(asyncio.Protocol):
             return
         self._write(wire.output())
         if wire.stage is Stage.READY:
-            if not self._opened.done():
-                self._opened.set_result(None)
+            self.facts, self.authorization = wire.facts, wire.authorization
+            if not self.opened.done():
+                self.opened.set_result(None)
             self._take(b"")  # frames received together with the end of the handshake
             if wire.layers:
                 self._make_plain()
-
-    async def opened(self) -> None:
-        """Wait until the handshake is over.
-
-        Raises:
-            RemoteError, SparqClientError: the handshake failed.
-        """
-        await self._opened
 
     def _make_plain(self) -> None:
         """Decode the layers' input: up to ``TURN_BYTES`` now, the rest in the next iteration."""
@@ -357,45 +403,58 @@ class Connection(asyncio.Protocol):
     def _take(self, data: bytes) -> None:
         """Decode frames; pass runs of messages to ``on_messages``, answers to their requests."""
         receiver = self._wire.receiver
-        answered = 0
+        has_answers = False
         try:
             # A producer receives little but plain OKs: they are counted in one step, and the
             # decoder of frames runs only if there is anything else.
             receiver.feed(data)
-            if answered := receiver.take_oks():
-                self._confirmed(answered)
-            if not answered or receiver.has_more:
+            if count := receiver.take_oks():
+                has_answers = True
+                self._confirmed(count)
+            if not count or receiver.has_more:
                 for found in receiver.runs():
                     if isinstance(found, MessageRun):
                         self.on_messages(found)
                     else:
-                        answered = 1
-                        self._answered(*found)
+                        has_answers = True
+                        self._frame_received(*found)
         except FrameError as error:
             limit = self._config.max_msg_size
             hint = f" (the option max_msg_size is {limit})" if limit else ""
             self.fail(WrongPeerError(f"{error}{hint}"))
         # Once per read: after each answer, it would look for queued publishes many times in vain.
-        if answered:
+        if has_answers:
             self.on_answered()
 
-    def _answered(self, kind: int, data: bytes) -> None:
+    def _frame_received(self, kind: int, data: bytes) -> None:
         if kind == FRAME_ERROR:
             self._refused(remote_error(data))
         elif kind == FRAME_MESSAGE:
             decode_message(data)  # raises: a frame long enough would be part of a run
         elif data == HEARTBEAT:
             self.send(commands.nop())
-        elif (request := self.requests.next()) is None:
-            self.fail(WrongPeerError(f"unexpected answer without a request: {data[:100]!r}"))
-        elif data == OK:
-            request.confirm()
         else:
-            request.respond(data)
+            self._answered(data)
 
     def _confirmed(self, count: int) -> None:
-        if stray := self.requests.confirm(count):
-            self.fail(WrongPeerError(f"unexpected answer without a request: OK, {stray} times"))
+        take = self.waiting.popleft
+        requests = [take()[1] for _ in range(min(count, len(self.waiting)))]
+        self.waiting_bytes -= sum([request.size for request in requests])
+        if requests:
+            requests[0].confirmed(self, requests)
+        if len(requests) < count:
+            self._answered(OK)
+
+    def _answered(self, answer: bytes | RemoteError) -> None:
+        """Pass an answer to the oldest request."""
+        if self.waiting:
+            _, request = self.waiting.popleft()
+            self.waiting_bytes -= request.size
+            request.answered(self, answer)
+        elif isinstance(answer, RemoteError):
+            log.warning("nsqd %s: %s", self.address, answer, extra={"nsqd": self.address})
+        else:
+            self.fail(WrongPeerError(f"unexpected answer without a request: {answer[:100]!r}"))
 
     def _refused(self, error: RemoteError) -> None:
         if error.code in UNREQUESTED:
@@ -405,12 +464,10 @@ class Connection(asyncio.Protocol):
         # Before the request fails: its caller may retry at once, and must not use this connection.
         if error.fatal and error.code not in STORAGE_REFUSALS:
             self.fail(error)
-        if _is_cut_short(error):
-            return  # the command arrived incomplete, so nsqd did not execute it
-        if (request := self.requests.next()) is None:
-            log.warning("nsqd %s: %s", self.address, error, extra={"nsqd": self.address})
-        else:
-            request.fail(error)
+        # The connection closed in the middle of a command: nsqd did not execute any.
+        if error.code in ("E_BAD_MESSAGE", "E_BAD_BODY") and "failed to read" in error.text:
+            return
+        self._answered(error)
 
     def _check_alive(self) -> None:
         """Close a silent connection, else check again at the next possible timeout."""
@@ -418,21 +475,15 @@ class Connection(asyncio.Protocol):
         # less than a timer of its own. Without a pending request, none can be overdue before a full
         # `publish_timeout` from now.
         config, now = self._config, self._loop.time()
-        silent_at = self._heard_at + config.read_timeout
-        overdue_at = now + config.publish_timeout
-        if (asked_at := self.requests.oldest) is not None:
-            overdue_at = asked_at + config.publish_timeout
+        silent_at = self.heard_at + config.read_timeout
+        asked_at = self.waiting[0][0] if self.waiting else now
+        overdue_at = asked_at + config.publish_timeout
         if now >= silent_at:
             self.fail(TimeoutError(f"no data received for {config.read_timeout:g} s"))
         elif now >= overdue_at:
             self.fail(TimeoutError(f"no answer within {config.publish_timeout:g} s"))
         else:
-            self._watch = self._loop.call_at(min(silent_at, overdue_at), self._check_alive)
-
-
-def _is_cut_short(error: RemoteError) -> bool:
-    """Whether nsqd reports that the connection closed in the middle of a command."""
-    return error.code in ("E_BAD_MESSAGE", "E_BAD_BODY") and "failed to read" in error.text
+            self._alive_timer = self._loop.call_at(min(silent_at, overdue_at), self._check_alive)
 
 
 async def open_connection(address: str, config: Config) -> Connection:
@@ -444,27 +495,22 @@ async def open_connection(address: str, config: Config) -> Connection:
         TlsError, AuthRequiredError: see there.
         ConnectionLostError, WrongPeerError: the peer closed the connection, or is not an nsqd.
     """
-    connection = await _dial(address, config)
-    seconds = HANDSHAKE_SECONDS + (AUTH_SECONDS if config.auth_secret else 0)
-    try:
-        async with asyncio.timeout(seconds):
-            await connection.opened()
-    except BaseException as error:
-        connection.fail(error if isinstance(error, Exception) else TimeoutError("cancelled"))
-        raise
-    return connection
-
-
-async def _dial(address: str, config: Config) -> Connection:
-    loop = asyncio.get_running_loop()
-    place = parse_nsqd(address)
+    loop, place = asyncio.get_running_loop(), parse_nsqd(address)
+    local = parse_local(config.local_addr) if config.local_addr else None
 
     def make() -> Connection:
         return Connection(address, config)
 
     async with asyncio.timeout(config.dial_timeout):
-        if place.is_path:
-            return (await loop.create_unix_connection(make, place.host))[1]
-        local = parse_local(config.local_addr) if config.local_addr else None
-        dialling = loop.create_connection(make, place.host, place.port, local_addr=local)
-        return (await dialling)[1]
+        _, connection = await (
+            loop.create_unix_connection(make, place.host)
+            if place.is_path
+            else loop.create_connection(make, place.host, place.port, local_addr=local)
+        )
+    try:
+        async with asyncio.timeout(HANDSHAKE_SECONDS + (config.auth_secret != "") * AUTH_SECONDS):
+            await connection.opened
+    except BaseException as error:
+        connection.fail(error if isinstance(error, Exception) else TimeoutError("cancelled"))
+        raise
+    return connection

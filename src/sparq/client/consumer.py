@@ -7,36 +7,42 @@ Iterate over it or over its ``batches``, or give it a ``handler``: each delivery
 2. A message whose connection is lost, or whose message timeout is over, is not handed out: nsqd
    redelivers it, and a response to this delivery would have no effect.
 3. ``flow`` decides how many messages each connection may deliver.
+4. A message that was delivered too often is published as a dead letter, and finished after nsqd's
+   OK; without an OK it is requeued. So it is in at least one of the two topics at any time. In a
+   topic whose name ends with ``.dead``, it has its history in the format of sparq's nsqd, which
+   delivers only the body to consumers. Any other nsqd delivers both; a ``Consumer`` separates them.
+5. While the event loop is blocked, no heartbeat is answered and no response sent. After two missed
+   heartbeats nsqd closes the connection and redelivers the messages in flight. So each consumer has
+   one timer: a late tick means that something blocked the loop, and is logged.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final, Self
 
-from sparq.client.arguments import check_name, parse_nsqd, read_sources
+from sparq.client.arguments import check_name, parse_nsqd
 from sparq.client.batch import Batch
 from sparq.client.config import Config
+from sparq.client.connecting import Connecting
 from sparq.client.connection import open_connection
-from sparq.client.dead_letters import DeadLetterPublisher
-from sparq.client.discovery import Connecting, Discovery, Filter
-from sparq.client.errors import ClosedError, ConnectionLostError
+from sparq.client.discovery import Filter
+from sparq.client.errors import ClosedError, ConnectionLostError, SparqClientError
 from sparq.client.flow import Flow
 from sparq.client.handling import Handler, handle, name_of, require_callable
 from sparq.client.inbox import Inbox
 from sparq.client.layer_options import check_option
 from sparq.client.log_fields import FieldLogger, about, of_message
-from sparq.client.message import Message
-from sparq.client.pool import Pool, background
+from sparq.client.message import Message, Respond
+from sparq.client.pool import background
 from sparq.client.producer import Producer
 from sparq.client.subscription import Counters, Subscription
-from sparq.client.watchdog import Watchdog
 from sparq.protocol import commands
-from sparq.protocol.dead_letters import is_dead_letter_topic
+from sparq.protocol.dead_letters import DeadLetterHistory, is_dead_letter_topic
+from sparq.protocol.errors import RemoteError
 
 CLOSE_WAIT_SECONDS: Final = 2.0
 """Timeout for the response to CLS. nsqd responds at once; one that hangs must not delay stop."""
@@ -49,6 +55,12 @@ CONCURRENCY_MAX: Final = 1_000_000
 
 TURN_SECONDS: Final = 0.01
 """A consumer that never awaits yields to the event loop this often."""
+
+GIVEN_UP: Final = "given up by the client"
+"""The ``reason`` field of a dead letter."""
+
+WATCH_SECONDS: Final = 0.5
+LATE_SECONDS: Final = 1.0
 
 
 class Consumer(Connecting):
@@ -82,7 +94,7 @@ class Consumer(Connecting):
             the message is finished when the call returns and requeued when it raises or returns
             False.
         dead_letter: a topic to which such a message is published instead, before it is finished;
-            it is requeued when that fails. A ``.dead`` topic gets its history too (`dead_letters`).
+            it is requeued when that fails. A ``.dead`` topic gets its history too.
         discovery_filter: called with the sorted addresses that the nsqlookupds list; returns the
             addresses to connect to, which need not be among those listed.
         config: base options.
@@ -115,9 +127,7 @@ class Consumer(Connecting):
     ) -> None:
         check_name("topic", topic)
         check_name("channel", channel)
-        require_callable(
-            handler=handler, on_giving_up=on_giving_up, discovery_filter=discovery_filter
-        )
+        require_callable(handler=handler, on_giving_up=on_giving_up)
         check_option("concurrency", 1, concurrency, {"concurrency": (1, CONCURRENCY_MAX)})
         if on_giving_up is not None and dead_letter:
             raise ValueError("give on_giving_up or dead_letter, not both")
@@ -125,41 +135,39 @@ class Consumer(Connecting):
             raise ValueError(f"dead_letter is the consumed topic itself, {topic}: choose another")
         self.topic = topic
         self.channel = channel
-        self.config = Config.of(config, options)
+        config = Config.of(config, options)
+        super().__init__(
+            nsqd_tcp_addresses, lookupd_http_addresses, topic, config, discovery_filter
+        )
         self.counters = Counters()
         self._log = FieldLogger(__name__, topic=topic, channel=channel)
         self._handler = handler
         self._concurrency = concurrency
         self._on_giving_up = on_giving_up
-        self._watchdog = Watchdog(f"{name_of(handler)} ({topic}/{channel})")
+        self._attempts_max = config.max_attempts or ATTEMPTS_MAX
+        self._turn_ends = 0.0
+        self._watching: asyncio.TimerHandle | None = None
+        # How another thread responds to a message; see `blocking.consumer`.
+        self._through: Callable[[Respond], Respond] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopper: asyncio.Task[None] | None = None
         self._paused = False
         self._stopping = False
         self._stopped = asyncio.Event()
-        rng = random.Random()  # noqa: S311 - spreads load in time, guards nothing
-        self._flow = Flow(self.config, rng)
+        self._flow = Flow(self.config, self._rng)
         self._inbox = Inbox(self._flow.expire)
-        given, lookupds = read_sources(nsqd_tcp_addresses, lookupd_http_addresses)
-        self._lookups = Discovery(lookupds, topic, self.config, rng, discovery_filter)
-        self._pool = Pool(
-            given,
-            self._serve,
-            self._lookups.recheck,
-            max_delay=self.config.max_reconnect_delay,
-            rng=rng,
-        )
-        self._dead_letters: DeadLetterPublisher | None = None
+        self._dead_letter = dead_letter
+        self._dead_letter_producer: Producer | None = None
         if dead_letter:
-            producer = Producer(
-                given,
+            check_name("dead_letter topic", dead_letter)
+            self._on_giving_up = self._publish_dead_letter
+            nsqds, lookupds = self._sources
+            self._dead_letter_producer = Producer(
+                nsqds,
                 lookupd_http_addresses=lookupds,
                 discovery_filter=discovery_filter,
-                config=self.config,
+                config=config,
             )
-            who = f"{self.config.client_id}@{self.config.hostname}"
-            self._dead_letters = DeadLetterPublisher(dead_letter, producer, (topic, channel), who)
-            self._on_giving_up = self._dead_letters.take
 
     def __repr__(self) -> str:
         return f"<Consumer of {self.topic}/{self.channel}>"
@@ -169,7 +177,7 @@ class Consumer(Connecting):
     @property
     def connections(self) -> list[str]:
         """The connected and subscribed nsqds, as ``host:port``."""
-        return [each.address for each in self._flow.subscriptions.values()]
+        return [each.address for each in self._flow.subscriptions]
 
     @property
     def in_flight(self) -> int:
@@ -182,7 +190,7 @@ class Consumer(Connecting):
 
         Few more messages arrive then: a program that collects messages should respond to some.
         """
-        return any(window.is_starved for window in self._flow.subscriptions)
+        return any(each.window.is_starved for each in self._flow.subscriptions)
 
     @property
     def is_paused(self) -> bool:
@@ -192,7 +200,7 @@ class Consumer(Connecting):
     @property
     def backoff_level(self) -> int:
         """The backoff level: rises with a failure, falls with a success; 0: no backoff."""
-        return self._flow.backoff_level
+        return self._flow.backoff.level
 
     @property
     def max_in_flight(self) -> int:
@@ -205,11 +213,12 @@ class Consumer(Connecting):
         self._share()
 
     def _share(self) -> None:
-        self._flow.max_in_flight = 0 if self._paused else self.config.max_in_flight
+        self._flow.share(0 if self._paused else self.config.max_in_flight)
 
     def _is_full(self) -> bool:
         """Whether no message arrives until some of those in flight are responded to."""
-        return all(window.in_flight >= window.ready for window in self._flow.subscriptions)
+        windows = [each.window for each in self._flow.subscriptions]
+        return all(window.in_flight >= window.ready for window in windows)
 
     # Life cycle
 
@@ -228,20 +237,33 @@ class Consumer(Connecting):
         Raises:
             ClosedError: the consumer was started or stopped before.
         """
-        if self._tasks or self._stopping:
+        if self._discovering or self._stopping:
             raise ClosedError("a consumer can be started only once: make a new one")
         asyncio.get_running_loop()  # raises before anything is started if no loop runs
         with about(topic=self.topic, channel=self.channel):
-            self._begin()
+            self._connect()
+            self._flow.start()
+            self._watch(asyncio.get_running_loop().time())
+            if self._handler is not None:
+                for number in range(self._concurrency):
+                    self._tasks.append(background(self._work(self._handler), f"handler {number}"))
 
-    def _begin(self) -> None:
-        self._tasks.append(background(self._lookups.run(self._pool.update), "discovery"))
-        self._pool.start()
-        self._flow.start()
-        self._watchdog.start()
-        if self._handler is not None:
-            for number in range(self._concurrency):
-                self._tasks.append(background(self._work(self._handler), f"handler {number}"))
+    def _watch(self, due: float) -> None:
+        """Warn if this check is late: the event loop was blocked."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if now - due > LATE_SECONDS:
+            self._log.warning(
+                "the event loop was blocked for %.1f s, probably by %s (%s/%s); heartbeats were "
+                "not answered. Await instead of computing or blocking there, or move the work to "
+                "asyncio.to_thread",
+                now - due,
+                name_of(self._handler),
+                self.topic,
+                self.channel,
+            )
+        due = now + WATCH_SECONDS
+        self._watching = loop.call_at(due, self._watch, due)
 
     def pause(self) -> None:
         """Stop receiving until ``resume``; received messages and connections are kept."""
@@ -285,7 +307,7 @@ class Consumer(Connecting):
     async def _wind_down(self, seconds: float) -> None:
         self._pool.retire()
         # CLS first: with RDY still open, nsqd would deliver the messages given back here once more.
-        closing = [each.start_closing() for each in self._flow.subscriptions.values()]
+        closing = [each.start_closing() for each in self._flow.subscriptions]
         self._flow.stop()
         if self._handler is None:
             self._inbox.give_back()
@@ -298,22 +320,23 @@ class Consumer(Connecting):
             self._inbox.give_back()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._flow.drained.wait()
+                await self._flow.emptied(self._flow.subscriptions)
 
     async def _end(self) -> None:
         self._inbox.give_back()
         if self.in_flight:
             self._log.info("stopped with %d messages unanswered", self.in_flight)
         self._inbox.end()
-        self._watchdog.stop()
+        if self._watching is not None:
+            self._watching.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        closings = [each.connection.close() for each in self._flow.subscriptions.values()]
+        closings = [each.connection.close() for each in self._flow.subscriptions]
         await asyncio.gather(*closings)
-        await self._pool.close()
-        if self._dead_letters is not None:
-            await self._dead_letters.close()
+        await self._disconnect()
+        if self._dead_letter_producer is not None:
+            await self._dead_letter_producer.close()
         self._stopped.set()
 
     # Connections
@@ -344,9 +367,15 @@ class Consumer(Connecting):
         if self._pool.given == {place} and not self._lookups.count:
             raise ValueError(f"nsqd {address} is the last source: stop the consumer instead")
         self._pool.remove(place)
-        for each in list(self._flow.subscriptions.values()):
+        for each in list(self._flow.subscriptions):
             if each.address == place:
-                await self._part_with(each)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self.config.stop_timeout):
+                        # RDY 0 is sent first: only then do the other connections get its share.
+                        self._flow.leave(each)
+                        await each.start_closing()
+                        await self._flow.emptied([each])
+                await each.connection.close()
         await self._pool.drop(place)
 
     def connect_to_nsqlookupd(self, address: str) -> None:
@@ -375,14 +404,6 @@ class Consumer(Connecting):
         if self._stopping:
             raise ClosedError("the consumer is stopped: make a new one")
 
-    async def _part_with(self, subscription: Subscription) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.config.stop_timeout):
-                # RDY 0 is sent first: only then do the other connections get its share.
-                left = self._flow.leave(subscription)
-                await asyncio.gather(left, subscription.start_closing())
-        await subscription.connection.close()
-
     async def _serve(self, address: str) -> ConnectionLostError:
         connection = await open_connection(address, self.config)
         self._pool.connected(address, connection.facts)
@@ -390,6 +411,8 @@ class Consumer(Connecting):
             subscription = Subscription(
                 connection, self.config, self.counters, self._inbox.put, self._flow.answering
             )
+            if self._through is not None:
+                subscription.respond_from_anywhere = self._through(subscription.respond)
             subscription.has_letters = is_dead_letter_topic(self.topic)
             # Before `Flow.add`, which sends RDY: nsqd refuses RDY without a channel.
             await connection.request(commands.sub(self.topic, self.channel))
@@ -399,49 +422,42 @@ class Consumer(Connecting):
                 return await connection.ended()
             finally:
                 self._flow.remove(subscription)
-                subscription.forget()
         finally:
             connection.fail(ClosedError("closed by the consumer"))
 
     # Messages
 
     def __aiter__(self) -> AsyncIterator[Message]:
-        """Iterate over messages; several tasks may iterate at the same time.
+        """Iterate over messages; several tasks may iterate at the same time."""
+        return self
+
+    async def __anext__(self) -> Message:
+        """Return the next message; the iteration ends when the consumer is stopped.
 
         Raises:
             ClosedError: the consumer was not started.
         """
-        return self._messages()
-
-    async def __anext__(self) -> Message:
-        """Return the next message; the iteration ends when the consumer is stopped."""
-        async for message in self._messages():
-            return message
-        raise StopAsyncIteration
+        inbox = self._inbox
+        while True:
+            now = time.monotonic()
+            if now > self._turn_ends:
+                await asyncio.sleep(0)
+                now = time.monotonic()
+                self._turn_ends = now + TURN_SECONDS
+            if (message := inbox.take(now)) is None:
+                self._require_started()
+                if not await inbox.filled():
+                    raise StopAsyncIteration
+            elif message.attempts > self._attempts_max:
+                await self._give_up(message)
+            else:
+                return message
 
     def _require_started(self) -> None:
-        if not self._tasks and not self._stopping:
+        if not self._discovering and not self._stopping:
             raise ClosedError(
                 "the consumer is not started: use 'async with consumer', or call start()"
             )
-
-    async def _messages(self) -> AsyncIterator[Message]:
-        self._require_started()
-        inbox, clock = self._inbox, time.monotonic
-        attempts_max = self.config.max_attempts or ATTEMPTS_MAX
-        while await inbox.filled():
-            now = clock()
-            turn_ends = now + TURN_SECONDS
-            while (message := inbox.take(now)) is not None:
-                if message.attempts > attempts_max:
-                    await self._give_up(message)
-                else:
-                    yield message
-                now = clock()
-                if now > turn_ends:
-                    await asyncio.sleep(0)
-                    now = clock()
-                    turn_ends = now + TURN_SECONDS
 
     async def batches(self, size: int = 1_000, wait: float = 0.1) -> AsyncIterator[Batch]:
         """Iterate over batches of messages; the fastest way to consume.
@@ -464,27 +480,26 @@ class Consumer(Connecting):
             ValueError: ``size`` is below 1 or ``wait`` negative.
             ClosedError: the consumer was not started.
         """
-        if size < 1 or not wait >= 0:
-            raise ValueError(f"size must be at least 1 and wait at least 0, not {size} and {wait}")
+        check_batch(size, wait)
         self._require_started()
-        inbox = self._inbox
-        while await inbox.filled():
-            parts = await inbox.gather(size, wait, self._is_full)
-            batch = await self._without_given_up(Batch(parts))
-            if len(batch):
-                yield batch
+        while (batch := await self._next_batch(size, wait)) is not None:
+            yield batch
 
-    async def _without_given_up(self, batch: Batch) -> Batch:
-        attempts_max = self.config.max_attempts or ATTEMPTS_MAX
-        if batch.attempts_max <= attempts_max:
-            return batch
-        kept = []
-        for message in batch:
-            if message.attempts > attempts_max:
-                await self._give_up(message)
-            else:
-                kept.append(message)
-        return Batch(kept)
+    async def _next_batch(self, size: int, wait: float) -> Batch | None:
+        """Wait for the next batch; None: the consumer is stopped."""
+        while await self._inbox.filled():
+            batch = Batch(await self._inbox.gather(size, wait, self._is_full))
+            if batch.attempts_max > self._attempts_max:
+                kept = []
+                for message in batch:
+                    if message.attempts > self._attempts_max:
+                        await self._give_up(message)
+                    else:
+                        kept.append(message)
+                batch = Batch(kept)
+            if len(batch):
+                return batch
+        return None
 
     async def _work(self, handler: Handler) -> None:
         async for message in self:
@@ -498,3 +513,37 @@ class Consumer(Connecting):
             await message.finish()
         else:
             await handle(self._on_giving_up, message, self._log)
+
+    async def _publish_dead_letter(self, message: Message) -> None:
+        assert self._dead_letter_producer is not None
+        body = message.body
+        if is_dead_letter_topic(self._dead_letter):
+            history = DeadLetterHistory(
+                topic=self.topic,
+                channel=self.channel,
+                id=message.id,
+                attempts=message.attempts,
+                published_ns=message.timestamp_ns,
+                returned_ns=time.time_ns(),
+                consumer=f"{self.config.client_id}@{self.config.hostname}",
+                reason=GIVEN_UP,
+            )
+            body = history.seal(body)
+        try:
+            await self._dead_letter_producer.publish(self._dead_letter, body)
+        except (SparqClientError, RemoteError) as error:
+            text = "publishing a dead letter to %s failed, %r is requeued: %s"
+            self._log.warning(text, self._dead_letter, message, error, extra=of_message(message))
+            message.requeue(backoff=False)
+        else:
+            await message.finish()
+
+
+def check_batch(size: int, wait: float) -> None:
+    """Check the arguments of ``batches``.
+
+    Raises:
+        ValueError: ``size`` is below 1 or ``wait`` negative.
+    """
+    if size < 1 or not wait >= 0:
+        raise ValueError(f"size must be at least 1 and wait at least 0, not {size} and {wait}")

@@ -18,8 +18,7 @@
 6. Without nsqlookupds nothing is queried, and the HTTP client (aiohttp, a quarter of a second) is
    not loaded.
 
-The format of an answer is defined in ``protocol.lookup``. `Connecting` is the common part of a
-consumer and a producer: connections to given and listed nsqds.
+The format of an answer is defined in ``protocol.lookup``.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -35,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sparq.client.arguments import parse_addresses
 from sparq.client.config import Config
 from sparq.client.log_fields import FieldLogger
-from sparq.client.pool import Pool, background
+from sparq.client.pool import background
 from sparq.protocol.lookup import ListedNsqd, producers, question, shown
 
 if TYPE_CHECKING:
@@ -60,6 +58,8 @@ class Discovery:
 
     Attributes:
         errors: the reason of the last failure of each failing nsqlookupd, by its URL.
+        on_draining: called with the draining nsqds before each report, which then leaves them out;
+            None: draining nsqds are reported like others.
     """
 
     def __init__(
@@ -69,26 +69,17 @@ class Discovery:
         config: Config,
         rng: random.Random,
         keep: Filter | None = None,
-        *,
-        on_draining: Callable[[frozenset[str]], None] | None = None,
     ) -> None:
-        """Initialize; ``on_draining`` is called with the draining nsqds before each report.
-
-        The report then leaves them out. None: draining nsqds are reported like others.
-        """
         self.errors: dict[str, str] = {}
+        self.on_draining: Callable[[frozenset[str]], None] | None = None
         self._topic = topic
         self._config = config
         self._rng = rng
         self._filter = keep
         self._found: Found = lambda addresses: None
-        self._answers: dict[str, tuple[float, set[str]]] = {}
-        self._unanswered: dict[str, float] = {}
-        self._on_draining = on_draining
-        self._draining: dict[str, set[str]] = {}
         self._polls: dict[str, _Poll] = {}
-        self._asking: dict[str, asyncio.Task[None]] = {}
-        self._changed = asyncio.Event()
+        self._added = asyncio.Event()
+        self._asker: NsqlookupdClient | None = None  # while it runs
         for lookupd in lookupds:
             self.add(lookupd)
 
@@ -103,10 +94,15 @@ class Discovery:
         Raises:
             ValueError: the address is neither ``host:port`` nor a URL.
         """
-        self._polls.setdefault(self._question(lookupd), self._poll())
+        url = self._question(lookupd)
+        if url in self._polls:
+            return
         # Loaded here rather than with the first query, which would block the event loop.
         import_module(ASKER)
-        self._changed.set()
+        poll = self._polls[url] = _Poll(url, self._config, self._rng)
+        self._added.set()
+        if self._asker is not None:
+            self._start(poll, self._asker)
 
     def remove(self, lookupd: str) -> None:
         """Stop querying an nsqlookupd and drop its answers.
@@ -114,18 +110,14 @@ class Discovery:
         Raises:
             ValueError: the nsqlookupd is not queried.
         """
-        url = self._question(lookupd)
-        if url not in self._polls:
+        poll = self._polls.pop(self._question(lookupd), None)
+        if poll is None:
             raise ValueError(f"nsqlookupd {lookupd} is not among the addresses")
-        del self._polls[url]
-        answered = self._answers.pop(url, None) is not None
-        self._draining.pop(url, None)
-        self._unanswered.pop(url, None)
-        self.errors.pop(shown(url), None)
-        if (task := self._asking.pop(url, None)) is not None:
-            task.cancel()
+        self.errors.pop(poll.place, None)
+        if poll.task is not None:
+            poll.task.cancel()
         # If it was the last one, no later answer would report the change.
-        if answered:
+        if poll.asked_at is not None:
             self._report()
 
     def recheck(self) -> None:
@@ -136,86 +128,83 @@ class Discovery:
     async def run(self, found: Found) -> None:
         """Poll until cancelled; pass listed addresses to ``found``; wait without nsqlookupds."""
         self._found = found
-        if not self._polls:
-            await self._changed.wait()
+        await self._added.wait()
         asker: NsqlookupdClient = import_module(ASKER).NsqlookupdClient(self._config)
         async with asker:
+            self._asker = asker
+            for poll in self._polls.values():
+                self._start(poll, asker)
             try:
-                while True:
-                    self._changed.clear()
-                    self._ask_all(asker)
-                    await self._changed.wait()
+                await asyncio.get_running_loop().create_future()  # until cancelled
             finally:
-                tasks = list(self._asking.values())
+                self._asker = None
+                tasks = [poll.task for poll in self._polls.values() if poll.task is not None]
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _poll(self) -> _Poll:
-        config = self._config
-        return _Poll(config.lookupd_poll_interval, config.lookupd_poll_jitter, self._rng)
+    def _start(self, poll: _Poll, asker: NsqlookupdClient) -> None:
+        poll.task = background(self._ask_often(asker, poll), f"polling {poll.place}")
 
     def _question(self, lookupd: str) -> str:
         if self._topic is None:
             return question(lookupd, "nodes")
         return question(lookupd, "lookup", topic=self._topic)
 
-    def _ask_all(self, asker: NsqlookupdClient) -> None:
-        for url in self._polls.keys() - self._asking.keys():
-            work = self._ask_often(asker, url, self._polls[url])
-            self._asking[url] = background(work, f"polling {shown(url)}")
-
-    async def _ask_often(self, asker: NsqlookupdClient, url: str, poll: _Poll) -> None:
+    async def _ask_often(self, asker: NsqlookupdClient, poll: _Poll) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            poll.begin()
-            silent = loop.call_later(PATIENCE_SECONDS, self._does_not_answer, url, poll)
+            poll.began = loop.time()
+            silent = loop.call_later(PATIENCE_SECONDS, self._does_not_answer, poll)
             try:
-                await self._ask(asker, url, poll)
+                await self._ask(asker, poll)
             finally:
                 silent.cancel()
             await poll.pause()
 
-    async def _ask(self, asker: NsqlookupdClient, url: str, poll: _Poll) -> None:
+    async def _ask(self, asker: NsqlookupdClient, poll: _Poll) -> None:
         try:
-            found = producers_in(await asker.ask(url))
+            found = producers_in(await asker.ask(poll.url))
         except (ConnectionError, ValueError) as error:
-            place, text = shown(url), str(error)
             # Logged once when it starts to fail, not with each poll.
-            if place not in self.errors:
-                log.warning("nsqlookupd %s: %s", place, text, extra={"nsqlookupd": place})
+            if poll.place not in self.errors:
+                extra = {"nsqlookupd": poll.place}
+                log.warning("nsqlookupd %s: %s", poll.place, error, extra=extra)
                 # Only then: each call starts the waits at 1 s again, and so they would not grow.
                 poll.hasten()
-            self.errors[place] = text
-            self._does_not_answer(url, poll)
+            self.errors[poll.place] = str(error)
+            self._does_not_answer(poll)
         else:
-            self._answers[url] = poll.began, {one.address for one in found}
-            self._unanswered.pop(url, None)
-            self._draining[url] = {one.address for one in found if one.draining}
-            self.errors.pop(shown(url), None)
+            poll.listed, poll.asked_at = {one.address for one in found}, poll.began
+            poll.draining = {one.address for one in found if one.draining}
+            poll.unanswered_since = None
+            self.errors.pop(poll.place, None)
             self._report()
 
-    def _does_not_answer(self, url: str, poll: _Poll) -> None:
-        self._unanswered[url] = poll.began
+    def _does_not_answer(self, poll: _Poll) -> None:
+        poll.unanswered_since = poll.began
         # Not kept, unlike the answer: an nsqd that still drains refuses the next publish, but one
         # that no longer does would be skipped for as long as the nsqlookupd fails.
-        if self._draining.pop(url, None) or self._no_answers:
+        was_draining, poll.draining = poll.draining, set()
+        if was_draining or not any(each.unanswered_since is None for each in self._polls.values()):
             self._report()
 
-    @property
-    def _no_answers(self) -> bool:
-        return self._unanswered.keys() == self._polls.keys()
-
     def _report(self) -> None:
+        polls = list(self._polls.values())
+        draining = frozenset[str]().union(*(poll.draining for poll in polls))
+        answering = [poll for poll in polls if poll.unanswered_since is None]
+        if answering:
+            since = min(
+                [each.asked_at for each in answering if each.asked_at is not None], default=0.0
+            )
+        else:  # the last answers count as asked for by the queries without an answer
+            since = min([each.unanswered_since or 0.0 for each in polls], default=0.0)
         listed: dict[str, float] = {}
-        for asked_at, addresses in self._answers.values():
-            listed |= {each: max(asked_at, listed.get(each, asked_at)) for each in addresses}
-        draining = frozenset().union(*self._draining.values())
-        if self._on_draining is not None:
-            listed = {each: when for each, when in listed.items() if each not in draining}
-        since = self._answered_since()
-        if self._no_answers:
-            listed = {each: max(when, since) for each, when in listed.items()}
+        for poll in polls:
+            asked_at = poll.asked_at or 0.0
+            newest = asked_at if answering else max(asked_at, since)
+            for address in poll.listed if self.on_draining is None else poll.listed - draining:
+                listed[address] = max(newest, listed.get(address, newest))
         if self._filter is not None:
             try:
                 kept = parse_addresses(self._filter(sorted(listed)))
@@ -225,41 +214,43 @@ class Discovery:
                 return
             # An address of the filter's own counts as listed by every nsqlookupd that answers.
             listed = {each: listed.get(each, since) for each in kept}
-        if self._on_draining is not None:
-            self._on_draining(draining)
+        if self.on_draining is not None:
+            self.on_draining(draining)
         self._found(listed)
-
-    def _answered_since(self) -> float:
-        """Return when the oldest answer was asked for, of the nsqlookupds that answer."""
-        if self._no_answers:
-            return min(self._unanswered.values(), default=0.0)
-        answers = self._answers.items()
-        return min((when for url, (when, _) in answers if url not in self._unanswered), default=0.0)
 
 
 class _Poll:
-    """The poll schedule of one nsqlookupd.
+    """One nsqlookupd: its last answer, and when it is queried next.
 
     Attributes:
+        url: the query.
+        place: the URL without parts that may be secret.
+        task: sends the queries.
+        listed: the nsqds in its last answer.
+        asked_at: when that answer was asked for; loop time; None: there is no answer yet.
+        draining: those of them that drain.
+        unanswered_since: when the query was sent that it has not answered; None: it answers.
         began: when its last query was sent; loop time.
     """
 
-    def __init__(self, interval: float, jitter: float, rng: random.Random) -> None:
-        self._interval = interval
-        self._jitter = jitter
-        self._rng = rng
-        self._wait = rng.uniform(0, jitter * interval)
-        self._haste = interval
-        self._early = asyncio.Event()
+    def __init__(self, url: str, config: Config, rng: random.Random) -> None:
+        self.url, self.place = url, shown(url)
+        self.task: asyncio.Task[None] | None = None
+        self.listed: set[str] = set()
+        self.asked_at: float | None = None
+        self.draining: set[str] = set()
+        self.unanswered_since: float | None = None
         self.began = 0.0
+        self._interval = config.lookupd_poll_interval
+        self._jitter = config.lookupd_poll_jitter
+        self._rng = rng
+        self._wait = rng.uniform(0, self._jitter * self._interval)
+        self._haste = self._interval
+        self._early = asyncio.Event()
 
     def hasten(self) -> None:
         """Make the next query early."""
         self._early.set()
-
-    def begin(self) -> None:
-        """Note the time of a query."""
-        self.began = asyncio.get_running_loop().time()
 
     async def pause(self) -> None:
         """Wait until the next query is due."""
@@ -279,9 +270,8 @@ class _Poll:
             self._early.clear()
             self._haste = RECHECK_SECONDS
         wait, self._haste = self._haste, min(2 * self._haste, self._interval)
-        if wait >= self._interval:
-            return self._interval
-        return min(wait * (1 + self._jitter * self._rng.random()), self._interval)
+        longer = 1 + self._jitter * self._rng.random() if wait < self._interval else 1.0
+        return min(wait * longer, self._interval)
 
 
 def producers_in(answer: Any) -> list[ListedNsqd]:
@@ -296,36 +286,3 @@ def producers_in(answer: Any) -> list[ListedNsqd]:
             "left out %d producers without a usable address: %.200r", len(unusable), unusable[0]
         )
     return found
-
-
-class Connecting(ABC):
-    """Keeps connections to the given nsqds and to those that nsqlookupds list."""
-
-    _pool: Pool
-    _lookups: Discovery
-
-    @abstractmethod
-    def _require_started(self) -> None:
-        """Raise ClosedError unless it is started."""
-
-    @property
-    def errors(self) -> dict[str, str]:
-        """Why an nsqd is not connected or an nsqlookupd query failed, by address or URL."""
-        return {**self._lookups.errors, **self._pool.errors}
-
-    async def until_connected(self, timeout_seconds: float = 0.0) -> None:
-        """Wait until every given nsqd is connected, or was connected before.
-
-        Without this call, an nsqd that is down raises no error: connecting is retried. nsqds that
-        an nsqlookupd lists are not waited for.
-
-        Args:
-            timeout_seconds: time limit; 0: until the first attempt has failed or succeeded.
-
-        Raises:
-            ConnectionLostError: an nsqd could not be reached; the text names it.
-            WrongPeerError: a peer is not an nsqd.
-            ClosedError: the producer or consumer is closed, or the consumer was not started.
-        """
-        self._require_started()
-        await self._pool.reached(timeout_seconds)

@@ -9,17 +9,19 @@
    fails once every connected nsqd has refused. When authd fails while nsqd renews a permission
    (E_AUTH_FAILED), the publish is sent again and the client reconnects. Any other refusal fails
    the publish at once.
-4. A publish that had no answer twice is sent alone on its connection until it is answered. Go's
-   nsqd resets the connection when a message is too large and more data follow: sent alone, such a
-   publish takes no other down with it, and gets the error.
-5. A silent connection (`silence`) is skipped while another one is not silent. A publish overdue on
-   it is sent on another connection as well. The first OK counts; the receipt counts the other send
-   as unanswered. So no publish waits until its deadline for a stopped nsqd, and the receipt shows
-   if a message may be stored twice.
-6. A draining nsqd (`drained`) is skipped while another one is connected, or wanted but not yet
-   connected. A publish that it refuses goes to the next nsqd at once and does not count as an
-   attempt, since it certainly was not stored. Without another nsqd, the publish fails with that
-   refusal.
+4. A publish whose connection was lost twice is sent alone until it is answered. Go's nsqd resets
+   the connection when a message is too large and more data follow: sent alone, such a publish takes
+   no other down with it, and gets the error.
+5. A stopped process, or a network that drops packets, leaves a socket open. A connection is silent
+   if an answer is due and nothing at all has arrived for ``SILENT_SECONDS``. It is skipped while
+   another one is not silent. A publish that has waited there for half of its time, or for
+   ``write_timeout`` if that is less, is sent on another connection as well: it may be stored twice.
+   The first OK counts, and the receipt counts the other send as unanswered.
+6. A draining nsqd is skipped while another one is connected, or wanted but not yet connected: as
+   long as an nsqlookupd lists it as draining, or for ``RETRY_SECONDS`` after it has refused a
+   publish for that reason; then one publish tries it again. A publish that it refuses goes to the
+   next nsqd at once and does not count as an attempt, since it certainly was not stored. Without
+   another nsqd, the publish fails with that refusal.
 7. A publish that is sent once and answered has no task and no timer of its own. One that waits in
    the queue or is sent again has a timer for its deadline.
 """
@@ -29,11 +31,10 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 
 from sparq.client.config import Config
-from sparq.client.connection import STORAGE_REFUSALS
-from sparq.client.drained import Drained
+from sparq.client.connection import OK, STORAGE_REFUSALS, Connection, Request
 from sparq.client.errors import (
     ClosedError,
     ConnectionLostError,
@@ -42,13 +43,7 @@ from sparq.client.errors import (
     WrongPeerError,
 )
 from sparq.client.log_fields import FieldLogger
-from sparq.client.publish import PendingPublish, Receipt, ResentPublish
-from sparq.client.requests import PendingRequest
-from sparq.client.silence import CHECK_SECONDS, SilenceDetector
 from sparq.protocol.errors import DRAINING, RemoteError
-
-if TYPE_CHECKING:
-    from sparq.client.connection import Connection
 
 log = FieldLogger(__name__)
 
@@ -57,7 +52,132 @@ LATE: Final = "publish timed out (publish_timeout or timeout_seconds)"
 TRIED: Final = "publish failed, no OK within publish_attempts"
 
 SUSPECT: Final = 2
-"""A publish with this many unanswered sends is sent alone. One is usual when an nsqd dies."""
+"""A publish that lost this many connections is sent alone. One is usual when an nsqd dies."""
+
+CHECK_SECONDS: Final = 0.05
+"""Interval between two checks for silent connections, while any publish is pending."""
+
+SILENT_SECONDS: Final = 0.25
+MOVED_MAX: Final = 1_000
+"""Publishes moved from a silent connection per check, so as not to block the event loop."""
+
+RETRY_SECONDS: Final = 5.0
+LISTED: Final = float("inf")
+"""Until when an nsqd is skipped that an nsqlookupd lists as draining."""
+
+
+class Receipt(NamedTuple):
+    """A publish that nsqd has acknowledged.
+
+    Attributes:
+        nsqd: the address of the nsqd that answered OK, ``host:port`` or a path.
+        attempts: number of sends.
+        resent: number of earlier sends without an answer; each may have been stored as well.
+    """
+
+    nsqd: str
+    attempts: int = 1
+    resent: int = 0
+
+
+OnDone = Callable[[Receipt | Exception], object]
+
+
+class Callback:
+    """Passes an outcome to a function, at once; its exceptions go to the loop's handler.
+
+    A future's callbacks would run in the next loop iteration, which costs a publish of the blocking
+    API a third more CPU.
+    """
+
+    __slots__ = ("_call", "_is_done")
+
+    def __init__(self, call: OnDone) -> None:
+        self._call = call
+        self._is_done = False
+
+    def done(self) -> bool:
+        """Whether the function was called."""
+        return self._is_done
+
+    def set_result(self, outcome: Receipt | Exception) -> None:
+        """Call the function."""
+        self._is_done = True
+        try:
+            if (left := self._call(outcome)) is not None and asyncio.iscoroutine(left):
+                left.close()  # otherwise Python warns as well that it was never awaited
+                raise TypeError("on_done is called, not awaited: use a function that is not async")
+        except Exception as error:
+            # A failing callback must not stop the callbacks of later answers.
+            context = {"message": f"publish_nowait: {self._call!r} failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+
+    set_exception = set_result
+
+
+class PendingPublish(Request):
+    """One publish without an outcome yet.
+
+    Attributes:
+        dispatcher: sends it and handles nsqd's answers.
+        command: the bytes to send.
+        message_count: number of messages that it publishes.
+        outcome: gets the receipt or the error, once; done before: its caller was cancelled.
+        asked_at: when it was last sent, or submitted; loop time.
+        deadline: when it is given up; loop time.
+        link: the connection of the last send; None: it waits to be sent.
+        attempts: number of sends.
+        spared: number of sends that nsqd certainly did not execute, for reasons outside this
+            publish (another command's error, draining).
+        unanswered: number of sends without an answer.
+        losses: number of those that ended with their connection.
+        resent: number of sends without an answer that were followed by another send.
+        refusal: an nsqd's refusal to store it; another nsqd may accept it.
+        refused_by: addresses of the nsqds that refused to store it.
+        timer: gives the publish up at its deadline.
+    """
+
+    dispatcher: Dispatcher
+
+    # Class attributes as defaults: they seldom change, and there is one instance per message. Hence
+    # no `__slots__`, unlike in the other requests: a slot cannot have a default.
+    link: Connection | None = None
+    attempts = 0
+    spared = 0
+    unanswered = 0
+    losses = 0
+    resent = 0
+    refusal: RemoteError | None = None
+    refused_by: tuple[str, ...] = ()
+    timer: asyncio.TimerHandle | None = None
+
+    def __init__(
+        self,
+        command: bytes,
+        message_count: int,
+        outcome: asyncio.Future[Receipt] | Callback,
+        asked_at: float,
+        deadline: float,
+    ) -> None:
+        self.command = command
+        self.size = len(command)
+        self.message_count = message_count
+        self.outcome = outcome
+        self.asked_at = asked_at
+        self.deadline = deadline
+
+    def answered(self, link: Connection, answer: bytes | Exception) -> None:
+        """Pass the answer to the dispatcher, unless the publish has an outcome already."""
+        if answer == OK:
+            self.dispatcher.confirmed(link, (self,))
+        # Else it was sent on another connection, whose answer decides.
+        elif self.link is link and not self.outcome.done():
+            self.dispatcher.failed_once(self, link, answer)
+
+    @staticmethod
+    def confirmed(link: Connection, requests: Sequence[PendingPublish]) -> None:
+        """Pass the OKs to the dispatcher."""
+        requests[0].dispatcher.confirmed(link, requests)
 
 
 class Dispatcher:
@@ -69,59 +189,51 @@ class Dispatcher:
         failed: number of messages whose publish failed permanently.
         resent: number of messages sent again because an earlier send got no answer.
         under_way: number of publishes without an outcome.
-        lone: whether the last confirmed publish was the only one pending.
         idle: set while no publish is pending.
         linked: set once there has been a connection.
         queue_empty: set while no publish waits to be sent.
-        drained: the draining nsqds, which are skipped.
     """
 
     def __init__(
-        self,
-        config: Config,
-        errors: Mapping[str, str],
-        drained: Drained | None = None,
-        wanted: Callable[[], Iterable[str]] = tuple,
+        self, config: Config, errors: Mapping[str, str], wanted: Callable[[], Iterable[str]]
     ) -> None:
-        """Initialize; ``wanted`` returns the addresses that are connected or being connected to."""
+        """Initialize.
+
+        Args:
+            config: the options.
+            errors: why nsqds are not connected, by address.
+            wanted: returns the addresses that are connected or being connected to.
+        """
         self.links: list[Connection] = []
-        self.published = 0
-        self.failed = 0
-        self.resent = 0
-        self.under_way = 0
-        self.lone = False
-        self.idle = asyncio.Event()
-        self.linked = asyncio.Event()
-        self.queue_empty = asyncio.Event()
-        self.drained = drained if drained is not None else Drained()
-        self._wanted = wanted
+        self.published = self.failed = self.resent = self.under_way = 0
+        self.idle, self.linked, self.queue_empty = (asyncio.Event() for _ in range(3))
         self.idle.set()
         self.queue_empty.set()
         self._config = config
         self._errors = errors
+        self._wanted = wanted
         self._turn = 0
         # Not a deque: a cancelled or expired publish leaves the middle of the queue. Not a dict:
         # finding its first entry means to pass all entries deleted before it.
         self._queue: OrderedDict[PendingPublish, None] = OrderedDict()
         self._queue_bytes = 0
-        # One receipt per connection, shared by all publishes that were sent once: most publishes
-        # need no receipt of their own.
-        self._receipts: dict[str, Receipt] = {}
-        self._taken: set[Connection] = set()  # each reserved for one suspect until it is idle
-        self._silence = SilenceDetector(config.write_timeout)
-        self._silence_timer: asyncio.TimerHandle | None = None
+        self._silent: set[Connection] = set()
+        self._checked_at = 0.0
+        self._check_timer: asyncio.TimerHandle | None = None
+        self._draining: dict[str, float] = {}  # until when they are skipped; loop time
         self._ended = False
 
     # Called by a producer
 
     def submit(self, publish: PendingPublish) -> None:
-        """Send a publish or queue it; its sink gets the outcome."""
+        """Send a publish or queue it."""
         publish.dispatcher = self
         if not self.under_way:
             self.idle.clear()
             # Only while publishes are pending: nothing can be overdue in an idle producer.
-            if self._silence_timer is None:
-                self._check_silence_later()
+            if self._check_timer is None:
+                self._checked_at = publish.asked_at
+                self._check_later()
         self.under_way += 1
         # Never past the queue, even if a connection could take this publish now.
         if self._queue or (link := self._next_link(publish)) is None:
@@ -146,9 +258,8 @@ class Dispatcher:
     def forget(self, publish: PendingPublish) -> None:
         """Drop a publish whose caller was cancelled."""
         # If it was sent, it keeps its place among the connection's requests, since nsqd answers it;
-        # its sink is done, so the answer has no effect.
-        if publish in self._queue:
-            self._dequeue(publish)
+        # its outcome is cancelled, so the answer has no effect.
+        self._dequeue(publish)
         self._end_publish(publish)
 
     def expire_in(self, publish: PendingPublish) -> None:
@@ -161,237 +272,235 @@ class Dispatcher:
         """Add a connection, and send queued publishes on it."""
         self.links.append(link)
         self.linked.set()
-        self._receipts[link.address] = Receipt(link.address)
         self.send_queued()
 
     def remove(self, link: Connection) -> None:
         """Remove a lost connection."""
         self.links.remove(link)
-        self._taken.discard(link)
-        self._silence.forget(link)
-        del self._receipts[link.address]
+        self._silent.discard(link)
+
+    def list_draining(self, listed: frozenset[str]) -> None:
+        """Set the nsqds that nsqlookupds list as draining now."""
+        for address, until in list(self._draining.items()):
+            if until == LISTED and address not in listed:
+                del self._draining[address]
+                log.info("nsqd %s: no longer listed as draining", address, extra={"nsqd": address})
+        self._draining.update(dict.fromkeys(listed, LISTED))
 
     def end(self) -> None:
         """Stop sending; publishes still queued fail."""
         self._ended = True
-        if self._silence_timer is not None:
-            self._silence_timer.cancel()
+        if self._check_timer is not None:
+            self._check_timer.cancel()
         while self._queue:
             publish = next(iter(self._queue))
             self._dequeue(publish)
             self._dispatch(publish)
 
-    # Called by a connection
+    # Answers
 
-    def confirmed(self, publishes: Sequence[PendingPublish]) -> None:
+    def confirmed(self, link: Connection, publishes: Sequence[PendingPublish]) -> None:
         """Handle OK for publishes on one connection."""
-        link = publishes[0].link
-        assert link is not None
-        at_once = self._receipts[link.address]
-        # Set before the loop: it lowers `under_way`, and a task that it resumes reads `lone`.
-        self.lone = self.under_way == 1
-        if self.drained:
-            self.drained.took(link.address)
+        address = link.address
+        if self._draining and self._draining.get(address, LISTED) != LISTED:
+            del self._draining[address]
+            log.info("nsqd %s accepts publishes again", address, extra={"nsqd": address})
+        at_once = Receipt(address)  # shared by those sent once: most need none of their own
         for publish in publishes:
-            if publish.sink.done():
-                continue  # cancelled, or failed at its deadline
+            if publish.outcome.done():
+                continue  # cancelled, failed at its deadline, or confirmed by another nsqd
+            if publish.link is not link:  # it was silent; the publish may be queued for another
+                self._dequeue(publish)
             self.published += publish.message_count
             if publish.timer is not None:
                 publish.timer.cancel()
-            # Before the sink runs: it may publish the next message, which is then lone, too.
+            # Before the outcome, whose function may publish the next message.
             self.under_way -= 1
             if publish.attempts == 1:
-                publish.sink.set_result(at_once)
+                publish.outcome.set_result(at_once)
             else:
-                publish.sink.set_result(Receipt(link.address, publish.attempts, publish.resent))
+                receipt = Receipt(address, publish.attempts, publish.resent)
+                publish.outcome.set_result(receipt)
         if not self.under_way:
             self.idle.set()
 
-    def confirmed_late(self, publish: PendingPublish, address: str) -> None:
-        """Handle OK from the first nsqd, after the publish was sent to another one as well."""
-        if publish in self._queue:
-            self._dequeue(publish)
-        self.published += publish.message_count
-        publish.sink.set_result(Receipt(address, publish.attempts, publish.resent))
-        self._end_publish(publish)
-
-    def misunderstood(self, publish: PendingPublish, data: bytes) -> None:
-        """Close a connection whose peer is not an nsqd, and send the publish again."""
-        link = publish.link
-        assert link is not None
-        # This request is no longer among the connection's: the loss does not fail it a second time.
-        link.fail(WrongPeerError(f"{link.address} answered a publish with {data[:80]!r}"))
-        self._unanswered(publish)
-
-    def failed_one(self, publish: PendingPublish, error: Exception) -> None:
-        """Handle a refusal or a lost connection: send again, unless the publish is at fault."""
-        if isinstance(error, RemoteError):
-            self._refused(publish, error)
-        elif isinstance(error, ConnectionLostError) and error.executed is False:
+    def failed_once(
+        self, publish: PendingPublish, link: Connection, answer: bytes | Exception
+    ) -> None:
+        """Handle any other answer or a loss: send again, unless the publish is at fault."""
+        if isinstance(answer, bytes):
+            # This request is no longer among the connection's: the loss does not fail it once more.
+            link.fail(WrongPeerError(f"{link.address} answered a publish with {answer[:80]!r}"))
+        elif isinstance(answer, RemoteError):
+            self._refused(publish, link, answer)
+            return
+        elif isinstance(answer, ConnectionLostError) and answer.executed is False:
             publish.spared += 1
             self._send_again(publish)
-        else:
-            self._unanswered(publish)
-
-    def _unanswered(self, publish: PendingPublish) -> None:
-        """Send again a publish that may be stored or not."""
+            return
         publish.unanswered += 1
+        publish.losses += 1
         self._send_again(publish)
 
-    def _refused(self, publish: PendingPublish, error: RemoteError) -> None:
-        link = publish.link
-        assert link is not None
+    def _refused(self, publish: PendingPublish, link: Connection, error: RemoteError) -> None:
         if error.drained:
             publish.spared += 1  # certainly not stored
+        is_final = False
         if error.drained == DRAINING:
-            self.drained.refused(link.address, asyncio.get_running_loop().time())
-            if self._without_drained() is None:
-                self._fail(publish, _with_doubt(error, publish))
-                return
+            until = self._draining.get(link.address)
+            if until is None:
+                text = "nsqd %s is draining: no publishes are sent to it"
+                log.info(text, link.address, extra={"nsqd": link.address})
+            if until != LISTED:
+                self._draining[link.address] = asyncio.get_running_loop().time() + RETRY_SECONDS
+            is_final = self._without_draining() is None
         elif error.code in STORAGE_REFUSALS:
             # Go's nsqd may have stored the first part of an MPUB.
             partly = error.code == "E_MPUB_FAILED" and "sparq_version" not in link.facts
             publish.unanswered += partly
             publish.refusal = error
             publish.refused_by += (link.address,)
-        elif error.code != "E_AUTH_FAILED":
-            self._fail(publish, _with_doubt(error, publish))
-            return
-        self._send_again(publish)
+        else:
+            is_final = error.code != "E_AUTH_FAILED"
+        if is_final:
+            self._fail(publish, error)
+        else:
+            self._send_again(publish)
 
     def _send_again(self, publish: PendingPublish) -> None:
         publish.link = None
-        tried = publish.attempts - publish.spared
         late = asyncio.get_running_loop().time() >= publish.deadline
-        if late or tried >= self._config.publish_attempts:
+        if late or not self._has_attempts(publish):
             self._fail(publish, self._given_up(publish, LATE if late else TRIED))
         else:
             self.expire_in(publish)
             self._dispatch(publish)
+
+    def _has_attempts(self, publish: PendingPublish) -> bool:
+        return publish.attempts - publish.spared < self._config.publish_attempts
 
     # Sending
 
     def _dispatch(self, publish: PendingPublish) -> None:
         """Send, queue or fail a publish that was queued or sent before."""
         if self._ended:
-            sent = publish.attempts
             failed = f"publish failed, {CLOSED}"
+            sent = publish.attempts
             self._fail(publish, self._given_up(publish, failed) if sent else ClosedError(CLOSED))
         elif publish.refusal is not None:
-            self._dispatch_refused(publish, publish.refusal)
+            # Sent even beyond the limit, which is rare: in the queue it could wait for its own
+            # refusal.
+            for other in self._without_draining() or ():
+                if other.address not in publish.refused_by:
+                    self._send(publish, other, is_late=True)
+                    return
+            self._fail(publish, publish.refusal)
         elif (link := self._next_link(publish)) is not None:
-            self._send_late(publish, link)
+            self._send(publish, link, is_late=True)
         else:
             self._enqueue(publish)
 
-    def _dispatch_refused(self, publish: PendingPublish, refusal: RemoteError) -> None:
-        # Sent even beyond the limit, which is rare: in the queue it could wait for its own refusal.
-        for link in self._without_drained() or ():
-            if link.address not in publish.refused_by:
-                self._send_late(publish, link)
-                return
-        self._fail(publish, _with_doubt(refusal, publish))
-
     def _next_link(self, publish: PendingPublish) -> Connection | None:
         """Return the next connection in turn that can take a publish; None: it must wait."""
-        links, taken, silent = self.links, self._taken, self._silence.links
-        if self.drained:
-            undrained = self._without_drained()
-            links = links if undrained is None else undrained
+        links, silent = self.links, self._silent
+        if self._draining:
+            others = self._without_draining()
+            links = links if others is None else others
         limit = self._config.max_pending_bytes - publish.size
-        # With limit 0, only an idle connection will do. Moved sends do not count: their connection
-        # was silent, not lost, so they do not suggest that this publish makes nsqd reset
-        # connections.
-        if publish.unanswered - publish.moved >= SUSPECT:
-            limit = 0
         spare: Connection | None = None
         for _ in links:
             self._turn = (self._turn + 1) % len(links)
             link = links[self._turn]
-            used = link.requests.size
             # An idle connection takes any size: a publish above `max_pending_bytes` would otherwise
             # wait until its deadline.
-            if link.live and (not used or (used <= limit and link not in taken)):
-                if not silent or link not in silent:
+            if link.live and (not link.waiting or self._has_room(link, publish, limit)):
+                if link not in silent:
                     return link
                 spare = link
         # A full connection that answers can take it sooner than a silent one.
         return None if any(link.live and link not in silent for link in links) else spare
 
-    def _without_drained(self) -> list[Connection] | None:
-        """Return connections to nsqds that do not drain; None: no such nsqd, connected or not."""
-        now, has = asyncio.get_running_loop().time(), self.drained.has
-        live = [link for link in self.links if link.live]
-        found = [link for link in live if not has(link.address, now)]
-        connected = {link.address for link in live}
-        if found or any(at not in connected and not has(at, now) for at in self._wanted()):
-            return found
-        return None
+    def _has_room(self, link: Connection, publish: PendingPublish, limit: int) -> bool:
+        """Whether a connection with unanswered publishes can take another one."""
+        _, first = link.waiting[0]
+        is_reserved = isinstance(first, PendingPublish) and first.losses >= SUSPECT
+        return link.waiting_bytes <= limit and publish.losses < SUSPECT and not is_reserved
 
-    def _send(self, publish: PendingPublish, link: Connection) -> None:
-        if self.drained:
-            self.drained.sent(link.address, asyncio.get_running_loop().time())
-        if publish.unanswered or self._taken:
-            self._note_doubt(publish, link)
+    def _without_draining(self) -> list[Connection] | None:
+        """Return connections to nsqds that do not drain; None: no such nsqd, connected or not."""
+        now = asyncio.get_running_loop().time()
+        skipped = {address for address, until in self._draining.items() if until > now}
+        live = [link for link in self.links if link.live]
+        found = [link for link in live if link.address not in skipped]
+        known = skipped.union(link.address for link in live)
+        return found if found or not known.issuperset(self._wanted()) else None
+
+    def _send(self, publish: PendingPublish, link: Connection, *, is_late: bool = False) -> None:
+        if is_late:
+            publish.asked_at = asyncio.get_running_loop().time()
+        if self._draining and self._draining.get(link.address, LISTED) != LISTED:
+            self._draining[link.address] = publish.asked_at + RETRY_SECONDS  # this is the retry
+        if publish.unanswered:
+            # Counted with the next send, not when a connection is lost: without another send the
+            # message cannot be stored twice.
+            self.resent += publish.message_count * (publish.unanswered - publish.resent)
+            publish.resent = publish.unanswered
         publish.attempts += 1
         publish.link = link
-        link.ask(publish.command, publish)
-
-    def _send_late(self, publish: PendingPublish, link: Connection) -> None:
-        publish.asked_at = asyncio.get_running_loop().time()
-        self._send(publish, link)
-
-    def _note_doubt(self, publish: PendingPublish, link: Connection) -> None:
-        # Counted with the next send, not when a connection is lost: without another send the
-        # message cannot be stored twice.
-        self.resent += publish.message_count * (publish.unanswered - publish.resent)
-        publish.resent = publish.unanswered
-        if publish.unanswered - publish.moved >= SUSPECT:
-            self._taken.add(link)
-        else:
-            self._taken.discard(link)
+        link.ask(publish.command, publish, publish.asked_at)
 
     # Silence
 
-    def _check_silence_later(self) -> None:
+    def _check_later(self) -> None:
         loop = asyncio.get_running_loop()
-        self._silence_timer = loop.call_later(CHECK_SECONDS, self._check_silence)
+        self._check_timer = loop.call_later(CHECK_SECONDS, self._check)
 
-    def _check_silence(self) -> None:
+    def _check(self) -> None:
+        """Note which connections are silent, and send the overdue publishes on them elsewhere."""
         now = asyncio.get_running_loop().time()
-        self._silence.check(self.links, now)
-        for link in self._silence.links:
+        # Not after a late timer: this program was blocked, and has not read what has arrived.
+        if now - self._checked_at <= 2 * CHECK_SECONDS:
+            self._silent = {
+                link
+                for link in self.links
+                if link.live and link.waiting
+                if now - max(link.waiting[0][0], link.heard_at) >= SILENT_SECONDS
+            }
+        self._checked_at = now
+        for link in self._silent:
             self._move_overdue(link, now)
         # The end of `RETRY_SECONDS` is no event on any connection, so the queue is tried here.
-        if self.drained:
+        if self._draining:
             self.send_queued()
+        self._check_timer = None
         if self.under_way:
-            self._check_silence_later()
-        else:
-            self._silence_timer = None
+            self._check_later()
 
     def _move_overdue(self, silent: Connection, now: float) -> None:
         """Send publishes that are overdue on a silent connection on other ones as well."""
-        moved: dict[PendingRequest, PendingRequest] = {}
-        for publish in self._silence.overdue(silent, now):
-            link = self._next_link(publish)
-            if link is None or link in self._silence.links:
+        moved = 0
+        for asked_at, publish in list(silent.waiting):
+            if not isinstance(publish, PendingPublish) or publish.link is not silent:
+                continue
+            waited = now - max(asked_at, silent.heard_at)
+            half = (publish.deadline - asked_at) / 2
+            if publish.outcome.done() or waited < min(self._config.write_timeout, half):
+                continue
+            other = self._next_link(publish)
+            if other is None or other in self._silent or moved == MOVED_MAX:
                 break
-            if publish.attempts - publish.spared < self._config.publish_attempts:
-                moved[publish] = ResentPublish(publish, silent)
+            if self._has_attempts(publish):
+                moved += 1
                 publish.unanswered += 1
-                publish.moved += 1
                 self.expire_in(publish)
-                self._send_late(publish, link)
+                # It keeps its place on the silent connection, which may still answer, in order.
+                self._send(publish, other, is_late=True)
         if moved:
-            # The silent nsqd may still answer, in order: a substitute keeps each place, and a late
-            # OK counts.
-            silent.requests.replace(moved)
             text = (
                 "nsqd %s does not answer: %d publishes were also sent to other nsqds "
                 "and may be stored twice"
             )
-            log.warning(text, silent.address, len(moved), extra={"nsqd": silent.address})
+            log.warning(text, silent.address, moved, extra={"nsqd": silent.address})
 
     # The queue
 
@@ -402,10 +511,12 @@ class Dispatcher:
         self.queue_empty.clear()
 
     def _dequeue(self, publish: PendingPublish) -> None:
-        del self._queue[publish]
-        self._queue_bytes -= publish.size
-        if not self._queue:
-            self.queue_empty.set()
+        """Remove a publish from the queue, if it is there."""
+        if publish in self._queue:
+            del self._queue[publish]
+            self._queue_bytes -= publish.size
+            if not self._queue:
+                self.queue_empty.set()
 
     def send_queued(self) -> None:
         """Send queued publishes in order, while a connection can take them."""
@@ -414,12 +525,11 @@ class Dispatcher:
             if (link := self._next_link(publish)) is None:
                 return
             self._dequeue(publish)
-            self._send_late(publish, link)
+            self._send(publish, link, is_late=True)
 
     # Outcomes
 
     def _end_publish(self, publish: PendingPublish) -> None:
-        # After the sink ran: if it has published the next message, ``idle`` stays unset.
         if publish.timer is not None:
             publish.timer.cancel()
         self.under_way -= 1
@@ -427,17 +537,17 @@ class Dispatcher:
             self.idle.set()
 
     def _fail(self, publish: PendingPublish, error: Exception) -> None:
-        if publish.sink.done():
-            return  # as in `_expire`: `forget` follows, and ends it
+        if publish.outcome.done():
+            return  # cancelled: `forget` follows, and ends it
+        if isinstance(error, RemoteError) and publish.unanswered:
+            error.unanswered = publish.unanswered
+            error.add_note(f"{publish.unanswered} earlier sends had no answer and may be stored")
         self.failed += publish.message_count
-        publish.sink.set_exception(error)
+        publish.outcome.set_exception(error)
         self._end_publish(publish)
 
     def _expire(self, publish: PendingPublish) -> None:
-        if publish.sink.done():
-            return  # its task was cancelled in this loop iteration
-        if publish in self._queue:
-            self._dequeue(publish)
+        self._dequeue(publish)
         publish.unanswered += publish.link is not None
         self._fail(publish, self._given_up(publish, LATE))
 
@@ -454,13 +564,6 @@ class Dispatcher:
 
     def _reasons(self) -> str:
         """Return why nsqds are draining or not connected, in brackets; "" if none is."""
-        known = {**dict.fromkeys(self.drained, DRAINING), **self._errors}
+        known = {**dict.fromkeys(self._draining, DRAINING), **self._errors}
         reasons = "; ".join(f"{at}: {why}" for at, why in known.items())
         return f" ({reasons})" if reasons else ""
-
-
-def _with_doubt(error: RemoteError, publish: PendingPublish) -> RemoteError:
-    error.unanswered = publish.unanswered
-    if publish.unanswered:
-        error.add_note(f"{publish.unanswered} earlier sends had no answer and may be stored")
-    return error

@@ -15,6 +15,9 @@ SparqClientError
 
 from __future__ import annotations
 
+import os
+import socket
+
 from sparq.wire.errors import AuthRequiredError, SparqClientError, TlsError, WrongPeerError
 
 __all__ = [
@@ -66,3 +69,16 @@ class ClosedError(SparqClientError):
 
 class AlreadyRespondedError(SparqClientError):
     """The message was already finished or requeued."""
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a connection could not be made, as text for people."""
+    # The error of `asyncio.timeout` has no errno. The system's ETIMEDOUT is a TimeoutError as well,
+    # but has an errno, and so a text of its own below.
+    if isinstance(error, TimeoutError) and not error.errno:
+        return str(error) or "no answer in time"
+    if isinstance(error, socket.gaierror):  # its number is not an errno
+        return str(error.strerror).lower()
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno).lower()
+    return str(error) or type(error).__name__

@@ -54,7 +54,8 @@ async def handle(handler: Handler, message: Message, log: FieldLogger) -> None:
             result = await (result if isinstance(result, CoroutineType) else _settled(result))
     except (Exception, asyncio.CancelledError) as error:
         # A handler may raise anything: each exception is a failure of that message only.
-        if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise
         log.exception("handler failed on %r", message, extra=of_message(message))
         result = False
@@ -80,8 +81,3 @@ async def _settled(result: object) -> object:
             "the handler is a generator function (it contains yield), so calling it runs nothing"
         )
     return result
-
-
-def _is_being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

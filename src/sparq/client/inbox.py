@@ -24,16 +24,12 @@ class Inbox:
 
     Args:
         expire: called with the monotonic time when a message with an ended timeout is found.
-
-    Attributes:
-        ended: whether the inbox is closed: it hands out no more messages.
     """
 
     def __init__(self, expire: Callable[[float], None]) -> None:
-        self.ended = False
         self._expire = expire
         self._expired_until = 0.0
-        self._hurried = False
+        self._ended = self._hurried = False
         # `take` opens a group only once the one before it was taken, so `_opened` comes first.
         self._arrived: deque[ReceivedMessages] = deque()
         self._opened: deque[Message] = deque()
@@ -51,7 +47,7 @@ class Inbox:
 
     def end(self) -> None:
         """Close the inbox and wake all waiting tasks."""
-        self.ended = True
+        self._ended = True
         self._wake(len(self._takers))
 
     # Taking
@@ -63,7 +59,7 @@ class Inbox:
             now: the monotonic time; messages whose timeout ended by then are skipped.
         """
         opened = self._opened
-        while not self.ended:
+        while not self._ended:
             while opened:
                 message = opened.popleft()
                 # The fast path of `_is_fresh`, without a call per message.
@@ -109,14 +105,19 @@ class Inbox:
             while (more := count - size_of(found)) and clock() < deadline:
                 # Full: nsqd sends nothing until this batch is answered, so waiting longer would
                 # only delay it.
-                if self._hurried or self.ended or is_full():
+                if self._hurried or self._ended or is_full():
                     break
                 await self._news(deadline)
                 found += self.take_many(more)
         except asyncio.CancelledError:
             # No other code knows these messages: dropped here, they would stay in flight until
             # their timeout.
-            self._put_back(found)
+            for each in reversed(found):
+                if isinstance(each, ReceivedMessages):
+                    self._arrived.appendleft(each)
+                else:
+                    self._opened.appendleft(each)
+            self._wake(len(found))
             raise
         # Checked again: a timeout may have ended, or a connection been lost, during the wait.
         now = time.monotonic()
@@ -124,16 +125,14 @@ class Inbox:
 
     async def filled(self) -> bool:
         """Wait until there may be a message to take; False: the inbox is closed."""
-        while not self.ended:
-            if self._opened or self._arrived:
-                return True
+        while not (self._ended or self._opened or self._arrived):
             await self._news(None)
-        return False
+        return not self._ended
 
     def give_back(self) -> None:
         """Requeue all messages not taken, with delay 0, for other consumers."""
         for each in self.take_many(size_of(self._arrived) + len(self._opened)):
-            each.requeue(0, backoff=False)
+            each._respond(each, "requeue", 0, False)
 
     def _is_fresh(self, each: ReceivedMessages | Message, now: float) -> bool:
         """Whether nsqd still waits for a response."""
@@ -144,14 +143,6 @@ class Inbox:
             self._expired_until = now
         return False
 
-    def _put_back(self, found: list[ReceivedMessages | Message]) -> None:
-        for each in reversed(found):
-            if isinstance(each, ReceivedMessages):
-                self._arrived.appendleft(each)
-            else:
-                self._opened.appendleft(each)
-        self._wake(len(found))
-
     # Waiting
 
     async def _news(self, deadline: float | None) -> None:
@@ -161,18 +152,13 @@ class Inbox:
         try:
             async with asyncio.timeout_at(deadline):
                 await taker
-        except TimeoutError:
-            self._leave(taker)
-        except asyncio.CancelledError:
-            self._leave(taker)
-            raise
-
-    def _leave(self, taker: asyncio.Future[None]) -> None:
-        # Woken and then cancelled or late: another task takes the message that woke this one.
-        if not taker.cancelled():
-            self._wake(1)
-        elif taker in self._takers:  # `_wake` may have removed it already
-            self._takers.remove(taker)
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if not taker.cancelled():
+                self._wake(1)  # another task takes the message that woke this one
+            elif taker in self._takers:  # `_wake` may have removed it already
+                self._takers.remove(taker)
+            if isinstance(error, asyncio.CancelledError):
+                raise
 
     def _wake(self, count: int) -> None:
         """Wake up to ``count`` waiting tasks."""

@@ -126,13 +126,10 @@ class LayerOptions:
 
     def lookupd_headers(self, url: str) -> dict[str, str]:
         """Return the HTTP headers of a query to an nsqlookupd."""
-        if not self._is_for_lookupds or _is_exposed(self, url):
+        is_safe = self.auth_without_tls or url.startswith("https:")
+        if not (self.auth_secret and self.lookupd_authorization and is_safe):
             return {}
         return {"Authorization": f"Bearer {self.auth_secret}"}
-
-    @property
-    def _is_for_lookupds(self) -> bool:
-        return bool(self.auth_secret and self.lookupd_authorization)
 
 
 def check_lookupd_status(options: LayerOptions, url: str, status: int) -> None:
@@ -141,15 +138,12 @@ def check_lookupd_status(options: LayerOptions, url: str, status: int) -> None:
     Raises:
         ValueError: it was; the text says what to do.
     """
-    if status in DENIED and options._is_for_lookupds and _is_exposed(options, url):
+    has_secret = options.auth_secret and options.lookupd_authorization
+    if status in DENIED and has_secret and not options.lookupd_headers(url):
         raise ValueError(
             f"status {status}, and without TLS the secret is not sent: give the nsqlookupd as an "
             "https URL, or set auth_without_tls to send it in plain text"
         )
-
-
-def _is_exposed(options: LayerOptions, url: str) -> bool:
-    return not options.auth_without_tls and not url.startswith("https:")
 
 
 def check_option(
@@ -169,11 +163,8 @@ def check_option(
     low, high = ranges[name]
     assert isinstance(value, (int, float)), name
     if not low <= value <= high:
-        raise ValueError(f"{name} must be from {_shown(low)} to {_shown(high)}, not {value}")
-
-
-def _shown(limit: float) -> str:
-    return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
+        shown = [f"{each:,}" if isinstance(each, int) else f"{each:g}" for each in (low, high)]
+        raise ValueError(f"{name} must be from {shown[0]} to {shown[1]}, not {value}")
 
 
 def _stamp(name: str, path: str) -> tuple[int, int]:
@@ -211,11 +202,6 @@ def _context(
         context.minimum_version = minimum
     if minimum < ssl.TLSVersion.TLSv1_2:
         context.set_ciphers(OLD_CIPHERS)
-    _load(context, root, cert, key, verify)
-    return context
-
-
-def _load(context: ssl.SSLContext, root: str, cert: str, key: str, verify: bool) -> None:
     try:
         option, path = "tls_root_ca_file", root
         if root:
@@ -232,6 +218,7 @@ def _load(context: ssl.SSLContext, root: str, cert: str, key: str, verify: bool)
             beside = f"tls_key {key!r}" if key else "its key in the same file or in tls_key"
             expected = f"a PEM certificate with {beside}"
         raise ValueError(f"{option} {path!r} is not {expected}: {tls_reason(error)}") from None
+    return context
 
 
 PLAIN: Final = LayerOptions()

@@ -13,10 +13,12 @@ import aiohttp
 from yarl import URL
 
 from sparq.client.config import Config
+from sparq.client.errors import reason_of
 from sparq.client.layer_options import check_lookupd_status
-from sparq.client.reasons import http_reason
 from sparq.protocol import lookup
 from sparq.protocol.bounded import collected
+from sparq.protocol.names import one_line
+from sparq.wire.errors import tls_reason
 
 CHUNK_SIZE: Final = 65_536
 FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
@@ -70,3 +72,22 @@ class NsqlookupdClient:
             chunks = response.content.iter_chunked(CHUNK_SIZE)
             body = await collected(chunks, lookup.ANSWER_BYTES_MAX)
         return lookup.answer(response.status, body)
+
+
+def http_reason(error: Exception) -> str:
+    """Return why a daemon did not answer over HTTP: one printable line, without its address."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+        cause = error.__cause__
+        return one_line(f"TLS: {tls_reason(cause) if isinstance(cause, ssl.SSLError) else error}")
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
+        return reason_of(error.os_error)
+    if isinstance(error, aiohttp.ClientResponseError):
+        if "E_BAD_PROTOCOL" in error.message:  # aiohttp quotes the first bytes of the answer
+            return (
+                "it speaks NSQ's TCP protocol: give the HTTP port (by default nsqd's is 4151,"
+                " nsqlookupd's 4161)"
+            )
+        return "an answer that is not HTTP: is this the port for HTTP?"
+    return one_line(str(error) or type(error).__name__)

@@ -1,36 +1,28 @@
 """A message as a consumer receives it, with the methods that respond to it.
 
 1. It is responded to once, with FIN or REQ; before that it can be touched any number of times.
-2. It has no reference to a connection: responses go to its ``Responder``, the subscription that
-   received it.
+2. It has no reference to a connection: responses go to its ``Respond``, a method of the
+   subscription that received it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Literal
 
 from sparq.client.arguments import check_delay
 from sparq.client.errors import AlreadyRespondedError
 from sparq.protocol.dead_letters import unseal
 
+Response = Literal["finish", "requeue", "touch"]
 
-class Responder(Protocol):
-    """Sends the responses to a message: the subscription that received it."""
+Respond = Callable[[Any, Response, float | None, bool], Awaitable[None]]
+"""Sends a response to a message or a group: FIN, REQ (delay in seconds, with backoff) or TOUCH."""
 
-    @property
-    def address(self) -> str:
-        """The nsqd's ``host:port`` or path."""
-
-    def finish(self, message: Message) -> Awaitable[None]:
-        """Send FIN."""
-
-    def requeue(self, message: Message, delay: float | None, backoff: bool) -> Awaitable[None]:
-        """Send REQ."""
-
-    def touch(self, message: Message) -> Awaitable[None]:
-        """Send TOUCH."""
+Around = Callable[[str], AbstractContextManager[object]]
+"""Makes the context in which a response is sent; takes ``finish`` or ``requeue``."""
 
 
 class Message:
@@ -55,11 +47,12 @@ class Message:
 
     __slots__ = (
         "_letter",
-        "_responder",
+        "_respond",
         "attempts",
         "auto_respond",
         "body",
         "expires_at",
+        "nsqd",
         "raw_id",
         "responded",
         "timestamp_ns",
@@ -67,9 +60,10 @@ class Message:
     )
 
     def __init__(
-        self, responder: Responder, expires_at: float, decoded: tuple[int, int, bytes, bytes]
+        self, respond: Respond, nsqd: str, expires_at: float, decoded: tuple[int, int, bytes, bytes]
     ) -> None:
-        self._responder = responder
+        self._respond = respond
+        self.nsqd = nsqd
         self.timestamp_ns, self.attempts, self.raw_id, self.body = decoded
         self.expires_at = self.untouched_until = expires_at
         self.responded = False
@@ -103,11 +97,6 @@ class Message:
         if fields:
             self._letter, self.body = fields, body
 
-    @property
-    def nsqd(self) -> str:
-        """The address of the nsqd that delivered it."""
-        return self._responder.address
-
     def finish(self) -> Awaitable[None]:
         """Send FIN: the message is processed.
 
@@ -115,9 +104,9 @@ class Message:
             AlreadyRespondedError: it was finished or requeued before.
         """
         if self.responded:
-            raise _already(self)
+            raise self._already()
         self.responded = True
-        return self._responder.finish(self)
+        return self._respond(self, "finish", None, True)
 
     def requeue(
         self, delay_seconds: float | None = None, *, backoff: bool = True
@@ -134,9 +123,9 @@ class Message:
         if delay_seconds is not None:
             check_delay(delay_seconds)
         if self.responded:
-            raise _already(self)
+            raise self._already()
         self.responded = True
-        return self._responder.requeue(self, delay_seconds, backoff)
+        return self._respond(self, "requeue", delay_seconds, backoff)
 
     def touch(self) -> Awaitable[None]:
         """Send TOUCH: nsqd restarts the message timeout from now.
@@ -148,16 +137,25 @@ class Message:
             AlreadyRespondedError: it was finished or requeued before.
         """
         if self.responded:
-            raise _already(self)
-        return self._responder.touch(self)
+            raise self._already()
+        return self._respond(self, "touch", None, True)
 
-    def redirect(self, by: Callable[[Responder], Responder]) -> None:
-        """Wrap the responder, so that responses no longer go to the subscription directly."""
-        self._responder = by(self._responder)
+    def observe(self, around: Around) -> None:
+        """Respond within ``around("finish")`` or ``around("requeue")`` from now on."""
+        respond = self._respond
+
+        def observed(
+            message: Message, kind: Response, delay: float | None, backoff: bool
+        ) -> Awaitable[None]:
+            if kind == "touch":
+                return respond(message, kind, delay, backoff)
+            with around(kind):
+                return respond(message, kind, delay, backoff)
+
+        self._respond = observed
+
+    def _already(self) -> AlreadyRespondedError:
+        return AlreadyRespondedError(f"message {self.id} was already finished or requeued")
 
     def __repr__(self) -> str:
         return f"<Message {self.id} from {self.nsqd} attempts={self.attempts} {self.body!r:.60}>"
-
-
-def _already(message: Message) -> AlreadyRespondedError:
-    return AlreadyRespondedError(f"message {message.id} was already finished or requeued")

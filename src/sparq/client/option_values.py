@@ -72,9 +72,14 @@ def read_text(name: str, default: object, text: str) -> Any:
         if isinstance(default, int):
             return int(text)
         if isinstance(default, float):
-            return float(text) if name in RATIOS else _seconds(text)
+            if name in RATIOS:
+                return float(text)
+            # As in go-nsq, a bare number is milliseconds.
+            return (int(text) * MILLISECOND if _is_bare(text) else parse_duration(text)) / SECOND
     except (KeyError, ValueError):
-        raise ValueError(f"invalid {_kind(name, default)} {text!r} for option {name}") from None
+        is_duration = isinstance(default, float) and name not in RATIOS
+        kind = "duration" if is_duration else type(default).__name__
+        raise ValueError(f"invalid {kind} {text!r} for option {name}") from None
     if default is None:
         raise ValueError(f"option {name} cannot be given as text")
     return text
@@ -114,15 +119,5 @@ def read_table(path: str | Path, table: str) -> dict[str, Any]:
     return found
 
 
-def _kind(name: str, default: object) -> str:
-    is_duration = isinstance(default, float) and name not in RATIOS
-    return "duration" if is_duration else type(default).__name__
-
-
 def _is_bare(text: str) -> bool:
     return text.removeprefix("-").isdecimal() and text.isascii()
-
-
-def _seconds(text: str) -> float:
-    """Parse a duration and return seconds; a bare number is milliseconds."""
-    return (int(text) * MILLISECOND if _is_bare(text) else parse_duration(text)) / SECOND

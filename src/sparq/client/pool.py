@@ -22,14 +22,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
-import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from sparq.client.errors import ConnectionLostError, SparqClientError, WrongPeerError
+from sparq.client.errors import (
+    ConnectionLostError,
+    SparqClientError,
+    WrongPeerError,
+    reason_of,
+)
 from sparq.client.log_fields import FieldLogger
 from sparq.protocol.errors import RemoteError
 
@@ -62,6 +65,7 @@ class Pool:
     """Keeps connections to a changing set of addresses.
 
     Attributes:
+        given: the addresses to connect to even if they are not listed.
         errors: the reason why an address is not connected, as text; no entry if connected.
     """
 
@@ -75,7 +79,7 @@ class Pool:
         rng: random.Random,
     ) -> None:
         self.errors: dict[str, str] = {}
-        self._given = set(given)
+        self.given = set(given)
         self._listed: Mapping[str, float] = {}
         self._removed: set[str] = set()
         self._serve = serve
@@ -89,14 +93,9 @@ class Pool:
         self._started = self._closed = False
 
     @property
-    def given(self) -> frozenset[str]:
-        """The addresses to connect to even if they are not listed."""
-        return frozenset(self._given)
-
-    @property
     def wanted(self) -> list[str]:
         """The addresses that are connected or being connected to."""
-        return [address for address in self._given | self._listed.keys() if self._wanted(address)]
+        return [address for address in self.given | self._listed.keys() if self._wanted(address)]
 
     def start(self) -> None:
         """Start to connect."""
@@ -106,7 +105,7 @@ class Pool:
     def add(self, address: str) -> None:
         """Keep a connection to this address, listed or not; no effect if it is already kept."""
         self._removed.discard(address)
-        self._given.add(address)
+        self.given.add(address)
         self._news.set()
         self._keep_wanted()
 
@@ -116,9 +115,9 @@ class Pool:
         Raises:
             ValueError: the address is not given, listed or connected.
         """
-        if address not in self._given | self._listed.keys() | self._keepers.keys():
+        if address not in self.given | self._listed.keys() | self._keepers.keys():
             raise ValueError(f"nsqd {address} is not among the addresses")
-        self._given.discard(address)
+        self.given.discard(address)
         self._removed.add(address)
 
     async def drop(self, address: str) -> None:
@@ -148,24 +147,22 @@ class Pool:
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + seconds
-        while missing := self._given - self._reached:
+        while missing := self.given - self._reached:
             left = deadline - clock()
-            if wrong := missing & self._wrong:
-                raise WrongPeerError(self._no_connection(wrong))
-            if left <= 0 and (failed := missing & self.errors.keys()):
-                within = f" within {seconds:g} s" if seconds else ""
-                raise ConnectionLostError(self._no_connection(failed, within))
+            wrong = missing & self._wrong
+            failed = missing & self.errors.keys() if left <= 0 else set()
+            if wrong or failed:
+                within = f" within {seconds:g} s" if seconds and not wrong else ""
+                text = "; ".join(
+                    f"no connection to nsqd {address}{within}: {self.errors[address]}"
+                    for address in sorted(wrong or failed)
+                )
+                raise WrongPeerError(text) if wrong else ConnectionLostError(text)
             self._news.clear()
             # After the deadline, the result of the current attempt decides; it has a timeout.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left if left > 0 else None):
                     await self._news.wait()
-
-    def _no_connection(self, addresses: Iterable[str], within: str = "") -> str:
-        return "; ".join(
-            f"no connection to nsqd {address}{within}: {self.errors[address]}"
-            for address in sorted(addresses)
-        )
 
     def update(self, listed: Mapping[str, float]) -> None:
         """Set the addresses that discovery lists now, each with the loop time it was asked at."""
@@ -186,13 +183,13 @@ class Pool:
         await asyncio.gather(*keepers, return_exceptions=True)
 
     def _wanted(self, address: str) -> bool:
-        known = address in self._given or address in self._listed
+        known = address in self.given or address in self._listed
         return known and not self._closed and address not in self._removed
 
     def _keep_wanted(self) -> None:
         if not self._started:
             return
-        for address in self._given | self._listed.keys():
+        for address in self.given | self._listed.keys():
             if address not in self._keepers and self._wanted(address):
                 keeper = background(self._keep(address), f"connection to {address}")
                 self._keepers[address] = keeper
@@ -232,7 +229,7 @@ class Pool:
 
     async def _asked_since(self, address: str, when: float) -> None:
         """Wait until an answer asked since then lists the address, or until it is not wanted."""
-        while self._wanted(address) and address not in self._given:
+        while self._wanted(address) and address not in self.given:
             if self._listed[address] >= when:
                 return
             self._news.clear()
@@ -247,16 +244,3 @@ class Pool:
             log.warning("nsqd %s: %s", address, reason, extra={"nsqd": address})
         self.errors[address] = reason
         self._news.set()
-
-
-def reason_of(error: Exception) -> str:
-    """Return why a connection could not be made, as text for people."""
-    # The error of `asyncio.timeout` has no errno. The system's ETIMEDOUT is a TimeoutError as well,
-    # but has an errno, and so a text of its own below.
-    if isinstance(error, TimeoutError) and not error.errno:
-        return str(error) or "no answer in time"
-    if isinstance(error, socket.gaierror):  # its number is not an errno
-        return str(error.strerror).lower()
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno).lower()
-    return str(error) or type(error).__name__

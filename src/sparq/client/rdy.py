@@ -15,7 +15,7 @@ RDY is a window: nsqd delivers to a connection while fewer than RDY of its messa
    backoff probes, the seats rotate: a connection that is idle, or has had its seat for long, passes
    it to the one that has waited longest.
 
-No clock and no socket: times are arguments, and ``send`` sends the command.
+No clock and no socket: times are arguments, and a window's ``send`` sends the command.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class RdyWindow:
     """One connection's RDY and number of messages in flight; times are monotonic seconds."""
 
     max_rdy_count: int
+    send: Callable[[int], None]
     ready: int = 0
     in_flight: int = 0
     ready_since: float = 0.0
@@ -59,40 +60,21 @@ class RdyWindow:
 
 
 class Distributor:
-    """Shares ``max_in_flight`` among windows, subject to the backoff state."""
+    """Shares ``max_in_flight`` among ``windows``, subject to the backoff ``state``.
+
+    Call ``plan`` after each change of these, or of a window's ``leaving``.
+    """
 
     def __init__(
-        self,
-        max_in_flight: int,
-        send: Callable[[RdyWindow, int], None],
-        *,
-        idle_timeout: float,
-        hold_timeout: float,
-        rng: random.Random,
+        self, max_in_flight: int, *, idle_timeout: float, hold_timeout: float, rng: random.Random
     ) -> None:
         self.max_in_flight = max_in_flight
         self.state = BackoffState.CLEAR
         self.windows: list[RdyWindow] = []
         self.needs_more_rdy = False
-        self._send = send
         self._idle_timeout = idle_timeout
         self._hold_timeout = hold_timeout
         self._rng = rng
-
-    def add(self, window: RdyWindow, now: float) -> None:
-        """Add a subscribed connection."""
-        self.windows.append(window)
-        self.plan(now)
-
-    def remove(self, window: RdyWindow, now: float) -> None:
-        """Remove a lost connection and its messages in flight."""
-        self.windows.remove(window)
-        self.plan(now)
-
-    def leave(self, window: RdyWindow, now: float) -> None:
-        """Set a connection's RDY to 0 permanently; its share goes to the others."""
-        window.leaving = True
-        self.plan(now)
 
     def plan(self, now: float) -> None:
         """Send a new RDY to each connection whose share has changed."""
@@ -113,9 +95,8 @@ class Distributor:
 
     def rotate(self, now: float) -> None:
         """Rotate the seats; call it every few seconds."""
-        staying = self._staying()
-        seats = self._seats(len(staying))
-        if seats is None or seats == len(staying):
+        staying = [window for window in self.windows if not window.leaving]
+        if self._seats(len(staying)) in (None, len(staying)):
             return
         for window in staying:
             # Idle since its seat began at the earliest: before that, RDY 0 kept messages away.
@@ -131,10 +112,7 @@ class Distributor:
             window.ready_since = now
         window.ready = ready
         window.most = max(window.most, 2 * ready + SURPLUS)
-        self._send(window, ready)
-
-    def _staying(self) -> list[RdyWindow]:
-        return [window for window in self.windows if not window.leaving]
+        window.send(ready)
 
     def _seats(self, count: int) -> int | None:
         """Return the number of seats (RDY 1) for ``count`` connections; None: share equally."""
@@ -145,29 +123,22 @@ class Distributor:
         return self.max_in_flight if count > self.max_in_flight else None
 
     def _targets(self) -> list[tuple[RdyWindow, int]]:
-        staying = self._staying()
+        """Return each window with the RDY that it should have."""
         targets = [(window, 0) for window in self.windows if window.leaving]
+        staying = [window for window in self.windows if not window.leaving]
         seats = self._seats(len(staying))
         if seats is not None:
-            seated = self._seated(staying, seats)
-            return targets + [(window, int(window in seated)) for window in staying]
-        return targets + self._shares(staying)
-
-    def _shares(self, windows: list[RdyWindow]) -> list[tuple[RdyWindow, int]]:
-        """Return equal shares; what exceeds one's ``max_rdy_count`` goes to the others."""
-        left, shares = self.max_in_flight, []
-        # Those with the lowest limit first: what they cannot use is then known before the shares of
-        # the others are set.
-        narrow_first = sorted(windows, key=lambda window: window.max_rdy_count)
-        for place, window in enumerate(narrow_first):
-            part = -(-left // (len(windows) - place))
-            shares.append((window, min(part, window.max_rdy_count)))
-            left -= shares[-1][1]
-        return shares
-
-    def _seated(self, windows: list[RdyWindow], seats: int) -> set[RdyWindow]:
-        """Return the windows with a seat: current holders first, then the longest waiting."""
-        holders = [window for window in windows if window.ready][:seats]
-        waiting = [window for window in windows if not window.ready]
-        waiting.sort(key=lambda window: (window.resting_since, self._rng.random()))
-        return {*holders, *waiting[: seats - len(holders)]}
+            # Current holders first, then the longest waiting.
+            waiting = [window for window in staying if not window.ready]
+            waiting.sort(key=lambda window: (window.resting_since, self._rng.random()))
+            in_line = [window for window in staying if window.ready] + waiting
+            return targets + [(window, int(at < seats)) for at, window in enumerate(in_line)]
+        # Equal shares. Those with the lowest limit first: what they cannot use is then known before
+        # the shares of the others are set.
+        left = self.max_in_flight
+        staying.sort(key=lambda window: window.max_rdy_count)
+        for place, window in enumerate(staying):
+            share = min(-(-left // (len(staying) - place)), window.max_rdy_count)
+            targets.append((window, share))
+            left -= share
+        return targets

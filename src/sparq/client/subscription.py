@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,13 +20,12 @@ from typing import Any, Final
 from sparq.client.backoff import BackoffSignal
 from sparq.client.config import Config, milliseconds
 from sparq.client.connection import DONE, Connection
-from sparq.client.errors import ConnectionLostError, WrongPeerError
+from sparq.client.errors import WrongPeerError
 from sparq.client.log_fields import FieldLogger
-from sparq.client.message import Message
+from sparq.client.message import Message, Respond, Response
 from sparq.client.rdy import RdyWindow
 from sparq.protocol import commands
 from sparq.protocol.dead_letters import unseal
-from sparq.protocol.errors import RemoteError
 from sparq.protocol.receiver import MessageRun
 
 log = FieldLogger(__name__)
@@ -67,71 +66,42 @@ class ReceivedMessages:
     """Messages of one connection that arrived together and are handled as one unit.
 
     They are one entry in the consumer's queue: counted, expired and responded to together. ``open``
-    makes them separate ``Message`` objects. Attributes and methods are those of `Message`, for all
-    of them.
-
-    Attributes:
-        attempts: the highest ``attempts`` of any message.
-        expires_at: when their message timeout ends; monotonic seconds; -inf: connection lost.
-        untouched_until: when their timeout would have ended without a touch.
-        responded: whether they were finished or requeued.
+    makes them separate ``Message`` objects. The attributes are those of `Message`, for all of them;
+    ``attempts`` is the highest of any.
     """
 
     __slots__ = (
-        *("_run", "_subscription", "attempts"),
-        *("expires_at", "responded", "untouched_until"),
+        *("_respond", "_subscription", "attempts", "expires_at"),
+        *("responded", "run", "untouched_until"),
     )
 
     def __init__(self, subscription: Subscription, run: MessageRun, expires_at: float) -> None:
         self._subscription = subscription
-        self._run = run
+        self._respond = subscription.respond_from_anywhere
+        self.run = run
         self.attempts = run.attempts_max
         self.expires_at = self.untouched_until = expires_at
         self.responded = False
 
     def __len__(self) -> int:
-        return len(self._run)
+        return len(self.run)
 
     def bodies(self) -> list[bytes]:
         """Return the body of each message; of dead letters, without their history."""
-        bodies = self._run.bodies()
+        bodies = self.run.bodies()
         return [unseal(body)[1] for body in bodies] if self._subscription.has_letters else bodies
 
     def split(self, count: int) -> ReceivedMessages:
         """Remove the first ``count`` messages and return them as a new ``ReceivedMessages``."""
-        first = ReceivedMessages(self._subscription, self._run.split(count), self.untouched_until)
+        first = ReceivedMessages(self._subscription, self.run.split(count), self.untouched_until)
         first.expires_at = self.expires_at
         if self in self._subscription.unopened:
-            self._subscription.unopened[first] = None
+            self._subscription.unopened[first] = first
         return first
 
     def open(self) -> list[Message]:
         """Return the messages as separate objects, each with its own response."""
-        messages = self._subscription.open(self, self._run)
-        if self.responded:
-            for message in messages:
-                message.responded = True
-        return messages
-
-    def finish(self) -> Awaitable[None]:
-        """Send FIN for all."""
-        self.responded = True
-        return self._subscription.answer_all(
-            self, commands.fins(self._run.ids()), BackoffSignal.SUCCESS
-        )
-
-    def requeue(self, delay: float | None = None, *, backoff: bool = True) -> Awaitable[None]:
-        """Send REQ for all; in the backoff they count as one failure."""
-        self.responded = True
-        subscription = self._subscription
-        delay_ms = milliseconds(subscription.requeue_delay(delay, self.attempts))
-        command = b"".join(commands.req(raw_id, delay_ms) for raw_id in self._run.ids())
-        outcome = BackoffSignal.FAILURE if backoff else BackoffSignal.NEUTRAL
-        return subscription.answer_all(self, command, outcome)
-
-    def touch(self) -> Awaitable[None]:
-        """Send TOUCH for all."""
-        return self._subscription.touch_all(self, self._run.ids())
+        return self._subscription.open(self)
 
 
 class Subscription:
@@ -141,7 +111,8 @@ class Subscription:
         window: its RDY and number of messages in flight.
         outstanding: the opened messages in flight by id, oldest first.
         has_letters: whether its topic is a dead-letter topic.
-        unopened: the received groups not opened yet, oldest first; a dict used as an ordered set.
+        unopened: the received groups not opened yet, oldest first, each by itself.
+        respond_from_anywhere: ``respond``, or a function that calls it on the consumer's thread.
     """
 
     def __init__(
@@ -155,10 +126,12 @@ class Subscription:
         self.connection = connection
         self.address = connection.address
         facts = connection.facts
-        self.window = RdyWindow(max_rdy_count=_number(facts, "max_rdy_count", RDY_COUNT_MAX))
+        most = _number(facts, "max_rdy_count", RDY_COUNT_MAX)
+        self.window = RdyWindow(most, self._send_ready)
         self.outstanding: dict[bytes, Message] = {}
         self.has_letters = False
-        self.unopened: dict[ReceivedMessages, None] = {}
+        self.unopened: dict[ReceivedMessages, ReceivedMessages] = {}
+        self.respond_from_anywhere: Respond = self.respond
         # An nsqd that reports no timeout still has one: without its length, none is assumed here.
         self._timeout = _number(facts, "msg_timeout", 0) / 1000 or NEVER
         longest = _number(facts, "max_msg_timeout", 0) / 1000 or NEVER
@@ -172,45 +145,37 @@ class Subscription:
         self._warn_at = 0.0
         connection.on_messages = self._messages_received
 
-    @property
-    def live(self) -> bool:
-        """Whether commands can be sent."""
-        return self.connection.live
-
-    def ready(self, count: int) -> None:
-        """Send RDY."""
-        if self.live:
+    def _send_ready(self, count: int) -> None:
+        if self.connection.live:
             self.connection.send(commands.rdy(count))
 
     def _messages_received(self, run: MessageRun) -> None:
-        now = time.monotonic()
+        now, window = time.monotonic(), self.window
         received = ReceivedMessages(self, run, now + self._timeout)
-        self.unopened[received] = None
-        self.window.in_flight += len(run)
-        self.window.last_message = now
+        self.unopened[received] = received
+        window.in_flight += len(run)
+        window.last_message = now
         self._counters.received += len(run)
         self._received(received)
-        if self.window.in_flight > self.window.most:
-            self._check_flood(now)
+        if window.in_flight > window.most:
+            # Messages that timed out here are nsqd's to redeliver, whatever the RDY.
+            self.expire(now)
+            if window.in_flight > window.most and self.connection.live:
+                text = f"{window.in_flight} messages received, far more than RDY allows"
+                self.connection.fail(WrongPeerError(text))
 
-    def _check_flood(self, now: float) -> None:
-        """Close the connection to an nsqd that ignores RDY."""
-        # Messages that timed out here are nsqd's to redeliver, whatever the RDY.
-        self.expire(now)
-        if self.window.in_flight > self.window.most and self.live:
-            text = f"{self.window.in_flight} messages received, far more than RDY allows"
-            self.connection.fail(WrongPeerError(text))
-
-    def open(self, received: ReceivedMessages, run: MessageRun) -> list[Message]:
+    def open(self, received: ReceivedMessages) -> list[Message]:
         """Make the ``Message`` objects of a received group."""
-        expires_at = received.untouched_until
-        messages = [Message(self, expires_at, decoded) for decoded in run.messages()]
+        respond, untouched = self.respond_from_anywhere, received.untouched_until
+        decoded = received.run.messages()
+        messages = [Message(respond, self.address, untouched, each) for each in decoded]
         if self.has_letters:
             for message in messages:
                 message.split_dead_letter()
-        if received.expires_at != expires_at:
+        if received.expires_at != untouched or received.responded:
             for message in messages:
                 message.expires_at = received.expires_at
+                message.responded = received.responded
         if received not in self.unopened:
             return messages
         del self.unopened[received]
@@ -225,82 +190,80 @@ class Subscription:
         self.window.in_flight -= before + len(messages) - len(outstanding)
         return messages
 
-    # Responses to one message: message.Responder
+    # Responses
 
-    def finish(self, message: Message) -> Awaitable[None]:
-        """Send FIN; a faster copy of `_answer`, as most messages take this path."""
-        if message.expires_at <= time.monotonic():
-            return self._answer(message, commands.fin(message.raw_id), BackoffSignal.SUCCESS)
-        raw_id, connection = message.raw_id, self.connection
-        if self.outstanding.get(raw_id) is message:
-            del self.outstanding[raw_id]
-            self.window.in_flight -= 1
-        if not connection.live:
-            return DONE
-        self._counters.finished += 1
-        self._answering(BackoffSignal.SUCCESS)
-        connection.send(commands.fin(raw_id))
-        return connection.drained()
-
-    def requeue(self, message: Message, delay: float | None, backoff: bool) -> Awaitable[None]:
-        """Send REQ; ``delay`` is in seconds; None: the default delay."""
-        delay = self.requeue_delay(delay, message.attempts)
-        command = commands.req(message.raw_id, milliseconds(delay))
-        return self._answer(
-            message, command, BackoffSignal.FAILURE if backoff else BackoffSignal.NEUTRAL
-        )
-
-    def touch(self, message: Message) -> Awaitable[None]:
-        """Send TOUCH."""
-        if not self.live:
-            return DONE
-        self._counters.touched += 1
-        self._touched(message)
-        self.connection.send(commands.touch(message.raw_id))
-        return self.connection.drained()
-
-    def _touched(self, each: Message | ReceivedMessages) -> None:
-        """Restart the message timeout, within nsqd's ``--max-msg-timeout``."""
-        now = time.monotonic()
-        if now < each.expires_at:
-            each.expires_at = min(now + self._timeout, each.untouched_until + self._touchable)
-
-    def _answer(self, message: Message, command: bytes, outcome: BackoffSignal) -> Awaitable[None]:
-        is_late = message.stale
-        if self.outstanding.get(message.raw_id) is message:
-            del self.outstanding[message.raw_id]
-            self._left(1, is_late)
-        return self._send_answer(1, command, outcome, is_late)
-
-    def _send_answer(
-        self, count: int, command: bytes, outcome: BackoffSignal, is_late: bool
+    def respond(
+        self, each: Message | ReceivedMessages, kind: Response, delay: float | None, backoff: bool
     ) -> Awaitable[None]:
-        connection = self.connection
+        """Send FIN, REQ or TOUCH for a message, or for all of a group.
+
+        Args:
+            each: the message or the group; in the backoff, a group is one outcome.
+            kind: which.
+            delay: of REQ, in seconds; None: a default that grows with ``attempts``.
+            backoff: whether REQ counts as a failure in the backoff.
+        """
+        now, connection = time.monotonic(), self.connection
+        is_late = each.expires_at <= now
+        key: Any = each
+        in_flight: dict[Any, Any] = self.unopened
+        if isinstance(each, Message):
+            in_flight, key, ids = self.outstanding, each.raw_id, [each.raw_id]
+        else:
+            ids = each.run.ids()
+        if kind == "touch":
+            return self._touch(each, ids, now)
+        if in_flight.get(key) is each:
+            del in_flight[key]
+            self.window.in_flight -= len(ids)
+            if is_late:
+                self._count_expired(len(ids))
         if not connection.live:
             return DONE
+        if kind == "finish":
+            command, outcome = commands.fins(ids), BackoffSignal.SUCCESS
+        else:
+            command = self._requeue_command(ids, delay, each.attempts)
+            outcome = BackoffSignal.FAILURE if backoff else BackoffSignal.NEUTRAL
         if is_late:
             self._warn()
             if outcome is BackoffSignal.SUCCESS:
                 outcome = BackoffSignal.NEUTRAL
-        elif outcome is BackoffSignal.SUCCESS:
-            self._counters.finished += count
+        elif kind == "finish":
+            self._counters.finished += len(ids)
         else:
-            self._counters.requeued += count
+            self._counters.requeued += len(ids)
         self._answering(outcome)
         connection.send(command)
+        return connection.drained() if connection.is_full else DONE
+
+    def _requeue_command(self, ids: list[bytes], delay: float | None, attempts: int) -> bytes:
+        if delay is None:
+            config = self._config
+            delay = min(config.default_requeue_delay * attempts, config.max_requeue_delay)
+        delay_ms = milliseconds(delay)
+        return b"".join([commands.req(raw_id, delay_ms) for raw_id in ids])
+
+    def _touch(
+        self, each: Message | ReceivedMessages, ids: list[bytes], now: float
+    ) -> Awaitable[None]:
+        connection = self.connection
+        if not connection.live:
+            return DONE
+        self._counters.touched += len(ids)
+        if now < each.expires_at:  # within nsqd's `--max-msg-timeout`
+            each.expires_at = min(now + self._timeout, each.untouched_until + self._touchable)
+        connection.send(b"".join(map(commands.touch, ids)))
         return connection.drained()
 
-    def _left(self, count: int, is_late: bool) -> None:
-        """Count messages as no longer in flight, and as expired if their timeout is over."""
-        self.window.in_flight -= count
-        if is_late:
-            self._counters.expired += count
-            self._warn()
+    def _count_expired(self, count: int) -> None:
+        self._counters.expired += count
+        self._warn()
 
     def _warn(self) -> None:
         """Warn of expired messages, once a minute: a small timeout would fill the log."""
         now = time.monotonic()
-        if now < self._warn_at or not self.live:
+        if now < self._warn_at or not self.connection.live:
             return
         self._warn_at = now + WARN_SECONDS
         log.warning(
@@ -312,44 +275,20 @@ class Subscription:
             extra={"nsqd": self.address},
         )
 
-    def requeue_delay(self, delay: float | None, attempts: int) -> float:
-        """Return the requeue delay in seconds: as given, or a default that grows with attempts."""
-        if delay is not None:
-            return delay
-        config = self._config
-        return min(config.default_requeue_delay * attempts, config.max_requeue_delay)
-
-    # Responses to an unopened group
-
-    def answer_all(
-        self, received: ReceivedMessages, command: bytes, outcome: BackoffSignal
-    ) -> Awaitable[None]:
-        """Send the responses to an unopened group; in the backoff they are one outcome."""
-        count, is_late = len(received), received.expires_at <= time.monotonic()
-        if received in self.unopened:
-            del self.unopened[received]
-            self._left(count, is_late)
-        return self._send_answer(count, command, outcome, is_late)
-
-    def touch_all(self, received: ReceivedMessages, ids: list[bytes]) -> Awaitable[None]:
-        """Send TOUCH for an unopened group."""
-        if not self.live:
-            return DONE
-        self._counters.touched += len(ids)
-        self._touched(received)
-        self.connection.send(b"".join(map(commands.touch, ids)))
-        return self.connection.drained()
-
     # Ending
 
     def expire(self, now: float) -> None:
         """Drop messages whose timeout is over from those in flight, and count them as expired."""
-        for received in [each for each in self.unopened if each.expires_at <= now]:
-            del self.unopened[received]
-            self._left(len(received), is_late=True)
-        for message in [each for each in self.outstanding.values() if each.expires_at <= now]:
+        groups = [each for each in self.unopened if each.expires_at <= now]
+        messages = [each for each in self.outstanding.values() if each.expires_at <= now]
+        for group in groups:
+            del self.unopened[group]
+        for message in messages:
             del self.outstanding[message.raw_id]
-            self._left(1, is_late=True)
+        if groups or messages:
+            count = sum(map(len, groups)) + len(messages)
+            self.window.in_flight -= count
+            self._count_expired(count)
 
     def forget(self) -> None:
         """Mark all messages in flight as stale: the connection is lost."""
@@ -362,20 +301,14 @@ class Subscription:
         self.outstanding.clear()
         self.window.in_flight = 0
 
-    def start_closing(self) -> Awaitable[None]:
+    def start_closing(self) -> Awaitable[object]:
         """Send CLS at once; the result waits until nsqd confirms it or the connection is lost."""
-        if not self.live:
+        if not self.connection.live:
             return DONE
         # nsqd delivers nothing after CLS. With the old RDY, a batch would wait for messages that do
         # not come (`Consumer._is_full`).
         self.window.ready = 0
-        return _settled(self.connection.request(commands.cls()))
-
-
-async def _settled(answer: Awaitable[bytes]) -> None:
-    """Wait for an answer; ignore an error frame or a lost connection."""
-    with contextlib.suppress(ConnectionLostError, RemoteError):
-        await answer
+        return asyncio.gather(self.connection.request(commands.cls()), return_exceptions=True)
 
 
 def _number(facts: dict[str, Any], name: str, default: int) -> int:

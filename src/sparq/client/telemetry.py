@@ -19,15 +19,16 @@ import contextlib
 import functools
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, Protocol
 
 from sparq.client.arguments import parse_nsqd
+from sparq.client.batch import Batch
+from sparq.client.dispatcher import Receipt
 from sparq.client.log_fields import current
-from sparq.client.message import Message, Responder
+from sparq.client.message import Around, Message
 from sparq.client.producer import Producer
-from sparq.client.publish import Receipt
 from sparq.protocol.envelope import seal, unseal
 from sparq.protocol.errors import RemoteError
 
@@ -51,8 +52,6 @@ SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5,
 EXPIRED: Final = "expired"
 
 Attributes = dict[str, str | int]
-Settling = Callable[[str], contextlib.AbstractContextManager[object]]
-"""Opens the span around a response; takes its name, ``finish`` or ``requeue``."""
 
 
 class Source(Protocol):
@@ -62,19 +61,8 @@ class Source(Protocol):
     channel: str
 
 
-class Bodies(Protocol):
-    """A batch of messages, asyncio or blocking."""
-
-    @property
-    def bodies(self) -> list[bytes]:
-        """The published bytes of each message."""
-
-    @property
-    def expires_at(self) -> float:
-        """When the first message timeout of the batch ends; monotonic seconds."""
-
-    def observe(self, around: Settling) -> None:
-        """Respond within ``around("finish")`` or ``around("requeue")`` from now on."""
+Bodies = Batch
+"""A batch of messages, asyncio or blocking."""
 
 
 class Telemetry:
@@ -201,8 +189,9 @@ class Telemetry:
         if self._carry_context:
             opened = [unseal(data) for data in bodies]
             bodies = [body for _, body in opened]
-            carried = (_span_context(fields) for fields, _ in opened if fields)
-            links = [trace.Link(each) for each in islice(carried, LINKS_MAX)]
+            carried = islice((fields for fields, _ in opened if fields), LINKS_MAX)
+            spans = (trace.get_current_span(_CARRIER.extract(fields)) for fields in carried)
+            links = [trace.Link(span.get_span_context()) for span in spans]
         about = _about("process", "process", consumer.topic, consumer.channel)
         size: Attributes = {"messaging.batch.message_count": len(bodies)}
         self._consumed.add(len(bodies), about)
@@ -235,14 +224,13 @@ class Telemetry:
             kind=trace.SpanKind.CONSUMER,
             attributes=about | known | sizes,
         ):
-            settling = self._settling(about, known, message)
-            message.redirect(lambda responder: _Settler(responder, settling))
+            message.observe(self._settling(about, known, message))
             with _timed(self._process_duration, about):
                 yield
 
     def _settling(
         self, process: Attributes, known: Attributes, settled: Message | Bodies
-    ) -> Settling:
+    ) -> Around:
         """Return what opens the spans of the responses, as children of the present span."""
         parent = context.get_current()
 
@@ -268,35 +256,6 @@ class Telemetry:
                 yield
 
         return settling
-
-
-class _Settler:
-    """A ``Responder`` that opens a span for each response."""
-
-    __slots__ = ("_responder", "_settling")
-
-    def __init__(self, responder: Responder, settling: Settling) -> None:
-        self._responder = responder
-        self._settling = settling
-
-    @property
-    def address(self) -> str:
-        """The nsqd's ``host:port`` or path."""
-        return self._responder.address
-
-    def finish(self, message: Message) -> Awaitable[None]:
-        """Send FIN."""
-        with self._settling("finish"):
-            return self._responder.finish(message)
-
-    def requeue(self, message: Message, delay: float | None, backoff: bool) -> Awaitable[None]:
-        """Send REQ."""
-        with self._settling("requeue"):
-            return self._responder.requeue(message, delay, backoff)
-
-    def touch(self, message: Message) -> Awaitable[None]:
-        """Send TOUCH."""
-        return self._responder.touch(message)
 
 
 class TracedProducer:
@@ -388,7 +347,3 @@ def _server(nsqd: str) -> Attributes:
     if place.is_path:
         return {"server.address": place.host}
     return {"server.address": place.host, "server.port": place.port}
-
-
-def _span_context(fields: dict[str, str]) -> trace.SpanContext:
-    return trace.get_current_span(_CARRIER.extract(fields)).get_span_context()

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal
 
-from sparq.client.reasons import one_line
-from sparq.cluster.figures import Client, NsqdFigures, TopicFigures, seek_result
+from sparq.cluster.figures import NsqdFigures, TopicFigures, seek_result
 from sparq.cluster.fleet import Fleet, Gathered, UnknownNode, gathered
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import error_text
+from sparq.protocol.names import one_line
 
 IDS_MAX: Final = 1000
 """Maximum messages per node in one call."""
@@ -30,6 +31,7 @@ IDS_MAX: Final = 1000
 STAY_SECONDS: Final = 1.5
 """A client that reconnects creates a deleted topic again within a second."""
 
+NO_BODIES: Final[Mapping[str, bytes]] = {}
 STAYS_AWAY: Final = "stays away"
 IS_BACK: Final = "it is back"
 CLIENTS_NAMED: Final = 5
@@ -108,14 +110,38 @@ class Report:
             except ValueError as error:
                 self.outcomes[at] = StepOutcome(one.address, one.step, str(error))
 
-    def add(
-        self, step: str, addresses: Iterable[str], answers: dict[str, Any], errors: dict[str, str]
+    async def send(
+        self,
+        fleet: Fleet,
+        step: str,
+        places: Mapping[str, str],
+        bodies: Mapping[str, bytes] = NO_BODIES,
+        /,
+        **query: str,
     ) -> None:
-        """Record the outcome of a step at each of these daemons."""
+        """Send a step to daemons concurrently, and record the outcome at each.
+
+        Args:
+            step: the path of the request.
+            places: the daemons: each address to record, and the one to call.
+            bodies: the request's body by the address to record; without one it has none.
+            query: the query's parameters, and the keyword arguments of `Upstream.post`.
+        """
+
+        async def call(address: str) -> Any:
+            body = bodies.get(address, b"")
+            return await fleet.upstream.post(places[address], f"/{step}", body, **query)
+
+        answers, errors = await gathered(places, call)
         self.outcomes += [
             StepOutcome(address, step, errors.get(address, ""), answers.get(address))
-            for address in addresses
+            for address in places
         ]
+
+
+def places_of(nodes: Iterable[Node]) -> dict[str, str]:
+    """The nodes as the places of a step."""
+    return {node.address: node.at for node in nodes}
 
 
 async def create(fleet: Fleet, topic: str, channel: str = "") -> Report:
@@ -124,45 +150,54 @@ async def create(fleet: Fleet, topic: str, channel: str = "") -> Report:
     A channel is also created at the nodes that already have the topic.
     """
     report = Report()
-    of_channel = {"topic": topic, "channel": channel}
-    steps = {"topic/create": {"topic": topic}}
-    steps |= {"channel/create": of_channel} if channel else {}
+    steps: dict[str, dict[str, str]] = {"topic/create": {"topic": topic}}
+    if channel:
+        steps["channel/create"] = {"topic": topic, "channel": channel}
     if not fleet.lookupds:
         everybody = await fleet.nodes()
-        if report.see(everybody):
-            for step, query in steps.items():
-                await _call_nodes(fleet, report, everybody.value, step, **query)
-        return report
+        places = places_of(everybody.value) if report.see(everybody) else {}
+    else:
+        places = {at: at for at in fleet.lookupds}
     for step, query in steps.items():
-        await _call_lookupds(fleet, report, step, **query)
-    if channel:
+        await report.send(fleet, step, places, **query)
+    if fleet.lookupds and channel:
         producers = await fleet.producers(topic)
         if report.see(producers):
-            await _call_nodes(fleet, report, producers.value, "channel/create", **of_channel)
+            await report.send(fleet, step, places_of(producers.value), **query)
     return report
 
 
-async def delete(fleet: Fleet, topic: str, channel: str = "") -> Report:
-    """Delete a topic, or a channel of it if one is named, with all its messages.
+async def change(verb: str, fleet: Fleet, topic: str, channel: str = "") -> Report:
+    """Apply a verb of NSQ to a topic, or to a channel of it, at all nodes that have it.
 
-    Nodes that have it again afterwards are in the report, also those that did not have it before.
+    `delete` also deletes it at nsqlookupds. Nodes that have it again afterwards are in the report,
+    also those that did not have it before.
     """
-    return await _at_producers(fleet, "delete", topic, channel)
+    report = Report()
+    producers = await fleet.producers(topic)
+    if not report.see(producers):
+        return report
+    step = f"channel/{verb}" if channel else f"topic/{verb}"
+    query = {"topic": topic, "channel": channel}
+    if verb == "delete":
+        await report.send(fleet, step, {at: at for at in fleet.lookupds}, **query)
+    await report.send(fleet, step, places_of(producers.value), **query)
+    failed = {one.address for one in report.errors}
+    deleted = [node for node in producers.value if node.address not in failed]
+    if verb == "delete" and deleted:
+        await asyncio.sleep(STAY_SECONDS)
+        listed = (await fleet.producers(topic)).value
+        asked = {node.address: node for node in (*deleted, *listed) if node.address not in failed}
+        await _check(fleet, report, [*asked.values()], topic, channel)
+    return report
 
 
-async def pause(fleet: Fleet, topic: str, channel: str = "") -> Report:
-    """Pause a topic, or a channel of it, at all nodes that have it."""
-    return await _at_producers(fleet, "pause", topic, channel)
+pause = partial(change, "pause")
+unpause = partial(change, "unpause")
+empty = partial(change, "empty")
+"""Drops the waiting messages of a channel, or of a topic that has no channel yet."""
 
-
-async def unpause(fleet: Fleet, topic: str, channel: str = "") -> Report:
-    """Unpause a topic, or a channel of it, at all nodes that have it."""
-    return await _at_producers(fleet, "unpause", topic, channel)
-
-
-async def empty(fleet: Fleet, topic: str, channel: str = "") -> Report:
-    """Drop the waiting messages of a channel, or of a topic that has no channel yet."""
-    return await _at_producers(fleet, "empty", topic, channel)
+delete = partial(change, "delete")
 
 
 async def seek(
@@ -191,7 +226,7 @@ async def seek(
         query = {"topic": topic, "channel": channel, "to": to}
         query |= {"dry_run": "true"} if dry_run else {}
         query |= {} if may_skip else {"may_skip": "false"}
-        await _call_nodes(fleet, report, chosen, "channel/seek", **query)
+        await report.send(fleet, "channel/seek", places_of(chosen), **query)
         report.check(seek_result)
     return report
 
@@ -206,8 +241,9 @@ async def tombstone(fleet: Fleet, topic: str, address: str) -> Report:
     """
     node = await fleet.node(address)
     report = Report()
-    await _call_lookupds(fleet, report, "topic/tombstone", topic=topic, node=address)
-    await _call_nodes(fleet, report, [node], "topic/delete", topic=topic)
+    lookupds = {at: at for at in fleet.lookupds}
+    await report.send(fleet, "topic/tombstone", lookupds, topic=topic, node=address)
+    await report.send(fleet, "topic/delete", places_of([node]), topic=topic)
     if not report.outcomes[-1].error:
         await asyncio.sleep(STAY_SECONDS)
         await _check(fleet, report, [node], topic)
@@ -232,33 +268,28 @@ async def _check(
         one = each.topic(topic)
         if one is not None and (one.channels or not channel):
             found[address] = f"{IS_BACK}: {_who(each, one)}"
-    report.add(STAYS_AWAY, found, {}, found)
+    report.outcomes += [StepOutcome(at, STAYS_AWAY, why) for at, why in found.items()]
 
 
 def _who(stats: NsqdFigures, topic: TopicFigures) -> str:
     """Return which clients are attached to a topic that is back, or have published to it."""
     name = topic.topic_name
-    clients = [
-        _client(client, f"channel {channel}")
-        for of_topic, channel, client in stats.clients()
-        if of_topic == name
-    ]
+    clients = [(one, f"channel {channel}") for of, channel, one in stats.clients() if of == name]
     if topic.message_count:
         clients += [
-            _client(client, "publishes")
-            for client in stats.producers or ()
-            if any(count.topic == name for count in client.pub_counts or ())
+            (one, "publishes")
+            for one in stats.producers or ()
+            if any(count.topic == name for count in one.pub_counts or ())
         ]
     if not clients:
         return "no client is attached to it: one that has left, or one over HTTP, created it"
+    named = []
+    for one, does in clients[:CLIENTS_NAMED]:
+        told = (one.remote_address, one.client_id, one.user_agent)
+        address, client_id, agent = (one_line(text)[:TEXT_MAX] for text in told)
+        named.append(f"{address} (client id {client_id}, user agent {agent}, {does})")
     more = f" and {len(clients) - CLIENTS_NAMED:,} more" if len(clients) > CLIENTS_NAMED else ""
-    return f"attached to it: {'; '.join(clients[:CLIENTS_NAMED])}{more}"
-
-
-def _client(client: Client, does: str) -> str:
-    identity = (client.remote_address, client.client_id, client.user_agent)
-    address, name, agent = (one_line(text)[:TEXT_MAX] for text in identity)
-    return f"{address} (client id {name}, user agent {agent}, {does})"
+    return f"attached to it: {'; '.join(named)}{more}"
 
 
 async def publish(fleet: Fleet, topic: str, address: str, body: bytes) -> Report:
@@ -266,15 +297,24 @@ async def publish(fleet: Fleet, topic: str, address: str, body: bytes) -> Report
 
     Raises:
         UnknownNode: the node does not belong to this cluster.
+        ValueError: the message has no body.
     """
-    node = await fleet.node(address)
+    if not body:
+        raise ValueError("a message needs a body")
     report = Report()
+    places = places_of([await fleet.node(address)])
+    await report.send(fleet, "pub", places, {address: body}, topic=topic)
+    return report
 
-    async def call(_address: str) -> Any:
-        return await fleet.post(node, "/pub", body, topic=topic)
 
-    answers, errors = await gathered([address], call)
-    report.add("pub", [address], answers, errors)
+async def close_client(fleet: Fleet, address: str, client: str) -> Report:
+    """Close a client's connection at one node; `client` is its remote address.
+
+    Raises:
+        UnknownNode: the node does not belong to this cluster.
+    """
+    report = Report()
+    await report.send(fleet, "client/close", places_of([await fleet.node(address)]), client=client)
     return report
 
 
@@ -304,55 +344,12 @@ async def messages(
     if any(len(some) > IDS_MAX for some in ids.values()):
         raise ValueError(f"more than {IDS_MAX} messages for one nsqd: select fewer")
     # All are checked before the first call: an unknown node must not leave the action half done.
-    known = {node.address: node for node in (await fleet.nodes()).value}
+    known = places_of((await fleet.nodes()).value)
     for address in ids:
         if address not in known:
             raise UnknownNode(address)
-    step = f"message/{verb}"
-    query = {"topic": topic, "channel": channel, "to": to}
-    query |= {"to_all": "true"} if to_all else {}
-
-    async def call(address: str) -> Any:
-        body = json.dumps({"ids": [*ids[address]]}).encode()
-        return await fleet.post(known[address], f"/{step}", body, **query)
-
+    query = {"topic": topic, "channel": channel, "to": to, "to_all": "true" if to_all else ""}
+    bodies = {at: json.dumps({"ids": [*some]}).encode() for at, some in ids.items()}
     report = Report()
-    answers, errors = await gathered(ids, call)
-    report.add(step, ids, answers, errors)
+    await report.send(fleet, f"message/{verb}", {at: known[at] for at in ids}, bodies, **query)
     return report
-
-
-async def _at_producers(fleet: Fleet, verb: str, topic: str, channel: str) -> Report:
-    report = Report()
-    producers = await fleet.producers(topic)
-    if report.see(producers):
-        step = f"channel/{verb}" if channel else f"topic/{verb}"
-        query = {"topic": topic, "channel": channel}
-        if verb == "delete":
-            await _call_lookupds(fleet, report, step, **query)
-        await _call_nodes(fleet, report, producers.value, step, **query)
-        failed = {one.address for one in report.errors}
-        deleted = [node for node in producers.value if node.address not in failed]
-        if verb == "delete" and deleted:
-            await asyncio.sleep(STAY_SECONDS)
-            listed = (await fleet.producers(topic)).value
-            asked = {node.address: node for node in (*deleted, *listed)}
-            await _check(
-                fleet, report, [asked[at] for at in asked if at not in failed], *query.values()
-            )
-    return report
-
-
-async def _call_lookupds(fleet: Fleet, report: Report, step: str, /, **query: str) -> None:
-    answers, errors = await gathered(
-        fleet.lookupds, lambda address: fleet.upstream.post(address, f"/{step}", **query)
-    )
-    report.add(step, fleet.lookupds, answers, errors)
-
-
-async def _call_nodes(
-    fleet: Fleet, report: Report, nodes: Iterable[Node], step: str, /, **query: str
-) -> None:
-    nodes = [*nodes]
-    answers, errors = await fleet.each(nodes, lambda node: fleet.post(node, f"/{step}", **query))
-    report.add(step, [node.address for node in nodes], answers, errors)

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sparq.client.reasons import one_line
-from sparq.cluster.actions import Report
+from sparq.cluster.actions import Report, places_of
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.nodes import Node, is_name
 from sparq.cluster.upstream import UpstreamError
+from sparq.protocol.names import one_line
 
 PATH: Final = "/drain"
 LEFT_MAX: Final = 1000
@@ -143,19 +143,14 @@ async def begin(fleet: Fleet, address: str, *, leave: bool = False) -> Report:
     Raises:
         UnknownNode: the node does not belong to this cluster.
     """
-    return await _call(fleet, "POST", address, **({"exit": "true"} if leave else {}))
+    report = Report()
+    places = places_of([await fleet.node(address)])
+    await report.send(fleet, PATH[1:], places, exit="true" if leave else "")
+    return report
 
 
 async def end(fleet: Fleet, address: str) -> Report:
     """Make a node accept publishes again. Raises the errors of `begin`."""
-    return await _call(fleet, "DELETE", address)
-
-
-async def _call(fleet: Fleet, method: str, address: str, **query: str) -> Report:
-    node = await fleet.node(address)
     report = Report()
-    answers, errors = await fleet.each(
-        [node], lambda one: fleet.upstream.send(method, one.at, PATH, **query)
-    )
-    report.add(PATH[1:], [node.address], answers, errors)
+    await report.send(fleet, PATH[1:], places_of([await fleet.node(address)]), method="DELETE")
     return report

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from sparq.client.reasons import one_line
 from sparq.cluster.nodes import is_name
+from sparq.protocol.names import one_line
 
 T = TypeVar("T")
 
@@ -323,12 +323,16 @@ def _converted(answer: Any, form: type[T]) -> T:
         raise ValueError(f"unreadable answer: {one_line(str(error))}") from None
 
 
-def state_rules(
-    *, paused: Any, clients: Any, readers: Any, unfinished: Any, idle_seconds: Any, lag_seconds: Any
-) -> dict[str, Any]:
-    """Whether each state of a channel but `ok` applies; the first that does is the state.
-
-    The arguments are figures of one channel over all nodes that answer, or arrays of them.
+def channel_state(
+    *,
+    paused: bool,
+    clients: int,
+    readers: int,
+    unfinished: int,
+    idle_seconds: float,
+    lag_seconds: float,
+) -> str:
+    """A channel's state; the arguments are figures over all nodes that answer.
 
     Args:
         paused: whether it is paused at any node.
@@ -338,13 +342,13 @@ def state_rules(
         idle_seconds: how long messages have been unfinished without one being finished.
         lag_seconds: its lag; nan: unknown.
     """
-    patience = STUCK_SECONDS + (READER_STUCK_SECONDS - STUCK_SECONDS) * (readers > 0)
-    return {
-        "paused": paused,
-        "no consumers": clients + readers == 0,
-        "stuck": (unfinished > 0) & (idle_seconds >= patience),
-        "behind": (unfinished > 0) & (lag_seconds > BEHIND_SECONDS),
-    }
+    if paused:
+        return "paused"
+    if not clients + readers:
+        return "no consumers"
+    if unfinished and idle_seconds >= (READER_STUCK_SECONDS if readers else STUCK_SECONDS):
+        return "stuck"
+    return "behind" if unfinished and lag_seconds > BEHIND_SECONDS else "ok"
 
 
 def state_of(*, topic_paused: bool = False, gone: bool = False, **figures: Any) -> str:
@@ -353,9 +357,9 @@ def state_of(*, topic_paused: bool = False, gone: bool = False, **figures: Any) 
     Args:
         topic_paused: whether its topic is paused: no new messages come to the channel.
         gone: whether it has another node, which does not answer.
-        figures: the arguments of `state_rules`.
+        figures: the arguments of `channel_state`.
     """
-    state = next((state for state, applies in state_rules(**figures).items() if applies), "ok")
+    state = channel_state(**figures)
     more = [*(["topic paused"] if topic_paused else []), *(["nsqd gone"] if gone else [])]
     return ", ".join(more if state == "ok" and more else [state, *more])
 

@@ -13,10 +13,9 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from sparq.client.reasons import one_line
 from sparq.protocol.address import PORT_MAX, Address, lookupd_url
 from sparq.protocol.lookup import topics_of
-from sparq.protocol.names import bare_host, is_valid_name
+from sparq.protocol.names import bare_host, is_valid_name, one_line
 
 NODES_MAX: Final = 1000
 NOT_TOLD: Final = "N/A"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sparq.cluster.actions import Report
+from sparq.cluster.actions import Report, places_of
 from sparq.cluster.figures import policies_result
 from sparq.cluster.fleet import Fleet, Gathered
 
@@ -33,27 +33,20 @@ async def read(fleet: Fleet, topic: str = "", channel: str = "") -> Gathered[dic
 
 async def put(fleet: Fleet, document: bytes, content_type: str, *, dry_run: bool) -> Report:
     """Make every nsqd replace the policies set at run time with a document."""
-    return await _call(fleet, "PUT", document, content_type, dry_run=dry_run)
+    return await _send(fleet, document, dry_run, method="PUT", content_type=content_type)
 
 
 async def drop(fleet: Fleet, *, dry_run: bool) -> Report:
     """Make every nsqd drop the policies set at run time."""
-    return await _call(fleet, "DELETE", b"", JSON, dry_run=dry_run)
+    return await _send(fleet, b"", dry_run, method="DELETE", content_type=JSON)
 
 
-async def _call(
-    fleet: Fleet, method: str, body: bytes, content_type: str, *, dry_run: bool
-) -> Report:
+async def _send(fleet: Fleet, body: bytes, dry_run: bool, **how: str) -> Report:
     report = Report()
     nodes = await fleet.nodes()
     if report.see(nodes):
-        query = {"dry_run": "true"} if dry_run else {}
-        answers, errors = await fleet.each(
-            nodes.value,
-            lambda node: fleet.upstream.send(
-                method, node.at, PATH, body, content_type=content_type, **query
-            ),
-        )
-        report.add(PATH[1:], [node.address for node in nodes.value], answers, errors)
+        places = places_of(nodes.value)
+        how |= {"dry_run": "true"} if dry_run else {}
+        await report.send(fleet, PATH[1:], places, dict.fromkeys(places, body), **how)
         report.check(policies_result)
     return report

@@ -24,11 +24,12 @@ from typing import Any, Final, Self
 import aiohttp
 from yarl import URL
 
-from sparq.client.reasons import http_reason, one_line
+from sparq.client.lookup import http_reason
 from sparq.cluster.address_rule import AddressRule, GuardedResolver
 from sparq.protocol import lookup
 from sparq.protocol.address import PORT_MAX, lookupd_url
 from sparq.protocol.bounded import collected
+from sparq.protocol.names import one_line
 
 ANSWER_BYTES_MAX: Final = 64 << 20
 """Maximum answer size: `/stats` of 1,000 topics with ten channels each is about 6 MB."""
@@ -207,26 +208,22 @@ class Upstream:
         """
         return await self._call("GET", address, _url(address, path, query))
 
-    async def post(self, address: str, path: str, body: bytes = b"", /, **query: str) -> Any:
-        """Send a POST request; returns the JSON answer, or None if the answer is not JSON.
-
-        Raises:
-            UpstreamError: the request failed, or its outcome is unknown.
-        """
-        return await self.send("POST", address, path, body, **query)
-
-    async def send(
+    async def post(
         self,
-        method: str,
         address: str,
         path: str,
         body: bytes = b"",
         /,
         *,
+        method: str = "POST",
         content_type: str = "",
         **query: str,
     ) -> Any:
-        """Send a request like `post`, with another method and optionally a content type."""
+        """Send a request that changes something; returns its JSON answer, or None without one.
+
+        Raises:
+            UpstreamError: the request failed, or its outcome is unknown.
+        """
         url = _url(address, path, query)
         answer = await self._call(method, address, url, body, content_type=content_type)
         try:
@@ -251,25 +248,30 @@ class Upstream:
         headers = {**(self._token if has_token else {})}
         if content_type:
             headers["Content-Type"] = content_type
-        size_max = size_max or ANSWER_BYTES_MAX
+        ask = partial(self._exchange, method, body=body, headers=headers)
+        ask = partial(ask, size_max=size_max or ANSWER_BYTES_MAX)
         try:
             # Not left to aiohttp, which counts the wait for its own limit as part of the timeout.
             async with self._call_slots:
-                ask = partial(self._exchange, method, body=body, headers=headers)
-                status, reason, answer = await ask(url, size_max=size_max)
-                if status == FORBIDDEN and url.scheme == "http" and (port := _https_port(answer)):
-                    url = url.with_scheme("https").with_port(port)
-                    status, reason, answer = await ask(url, size_max=size_max)
+                status, reason, answer = await ask(url)
+                port = _fields(answer).get("https_port") if status == FORBIDDEN else None
+                # Not `isinstance`: in Python, JSON's true is an int as well.
+                if url.scheme == "http" and type(port) is int and 0 < port <= PORT_MAX:
+                    status, reason, answer = await ask(url.with_scheme("https").with_port(port))
         except FAILURES as error:
             self.failures += 1
             raise UpstreamError(address, http_reason(error)) from None
         if status != OK:
             self.failures += 1
+            code = _fields(answer).get("message")
+            code = one_line(code) if isinstance(code, str) else ""
             if status == UNAUTHORIZED and self._token and not has_token:
-                raise UpstreamError(address, NOT_SHOWN, status, _code(answer))
-            shown = json.dumps(_text(answer), ensure_ascii=False)
+                raise UpstreamError(address, NOT_SHOWN, status, code)
+            # A character has at most 4 bytes in UTF-8: no more need be decoded.
+            text = one_line(answer[: 4 * QUOTED_MAX].decode("utf-8", "replace"), QUOTED_MAX)
+            shown = json.dumps(text, ensure_ascii=False)
             words = f"got response {status} {one_line(reason)} {shown}"
-            raise UpstreamError(address, words, status, _code(answer))
+            raise UpstreamError(address, words, status, code)
         return answer
 
     async def _exchange(
@@ -305,28 +307,10 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _text(answer: bytes) -> str:
-    # A character has at most 4 bytes in UTF-8: no more need be decoded.
-    text = answer[: 4 * QUOTED_MAX].decode("utf-8", "replace")[:QUOTED_MAX]
-    return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
-def _code(answer: bytes) -> str:
-    code = _field(answer, "message")
-    return one_line(code) if isinstance(code, str) else ""
-
-
-def _https_port(answer: bytes) -> int:
-    """The HTTPS port of a daemon that demands TLS; 0: the answer has none."""
-    port = _field(answer, "https_port")
-    # Not `isinstance`: in Python, JSON's true is an int as well.
-    return port if type(port) is int and 0 < port <= PORT_MAX else 0
-
-
-def _field(answer: bytes, key: str) -> Any:
-    """A field of a JSON object; None if it is missing or the answer is not an object."""
+def _fields(answer: bytes) -> dict[str, Any]:
+    """The fields of a JSON object; empty if the answer is not one."""
     try:
         document = _parsed(answer)
     except (ValueError, RecursionError):
-        return None
-    return document.get(key) if isinstance(document, dict) else None
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -1,7 +1,7 @@
 """The limit on a daemon's open files, and its division among logs, HTTP and V2 clients.
 
 A socket counts as an open file. A flood of connections must not take the files that a daemon needs
-for its own work, so all are divided in advance (decision 28): a few for every daemon's basic needs,
+for its own work, so all are divided in advance: a few for every daemon's basic needs,
 an eighth for logs and ledgers, an eighth for HTTP, the rest for V2 clients.
 """
 

@@ -3,26 +3,18 @@
 1. Without `--http-token` there is no check, as in NSQ. With it, requests that change something or
    return more than figures need `Authorization: Bearer <token>`; without it the answer is 401,
    before the body is read.
-2. The time of a comparison reveals nothing about the token.
-3. A token in a file does not appear in the process list: `--http-token=@/path`.
+2. A token in a file does not appear in the process list: `--http-token=@/path`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sparq.program.lifecycle import StartError
 
-if TYPE_CHECKING:
-    from aiohttp import web
-
 FROM_FILE = "@"
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # RFC 6750's
-_SCHEME = "bearer "
+TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # RFC 6750's
 _USER = re.compile(r"//[^/?#]*@")
 _FLAG = re.compile(r"--?(http|upstream|lookupd)-token")
 
@@ -42,23 +34,9 @@ def resolve(text: str, flag: str = "--http-token") -> str:
             raise StartError(f"{flag}: {path} cannot be read - {reason}") from None
     elif not text:
         return ""
-    if not _TOKEN.fullmatch(text):
+    if not TOKEN.fullmatch(text):
         raise StartError(f"{flag}: use at most 512 letters, digits and ._~+/-")
     return text
-
-
-def is_shown(request: web.BaseRequest, token: str) -> bool:
-    """Whether a request has the token in its Authorization header."""
-    given = request.headers.getall("Authorization", [])
-    if len(given) != 1 or not given[0].lower().startswith(_SCHEME):
-        return False
-    shown = given[0][len(_SCHEME) :].strip()
-    return hmac.compare_digest(_digest(shown), _digest(token))
-
-
-def _digest(text: str) -> bytes:
-    # Digests have the same length, whatever was sent.
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
 
 
 def without_secrets(words: list[str]) -> list[str]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,11 +35,9 @@ from sparq.log.reading import pieces_of, read_extent
 from sparq.log.task import TaskKind
 from sparq.protocol.dead_letters import unseal
 from sparq.protocol.layout import FRAME_OVERHEAD
-from sparq.protocol.patterns import StepBudget, TooManySteps
 
 if TYPE_CHECKING:
     from sparq.inspection.json_path import JsonFilter
-    from sparq.protocol.patterns import Pattern
 
 
 WINDOW_BYTES: Final = 64 << 10
@@ -96,8 +94,8 @@ STEP_BYTES: Final = 16 << 10
 """... or after this many bytes of messages: parsing them takes a third of a millisecond."""
 
 
-PATTERN_STEPS_MAX: Final = 400_000
-"""Maximum steps of a pattern on one body, about a tenth of a second."""
+PATTERN_STEPS_MAX: Final = 20_000_000
+"""Maximum of a pattern's instructions times a body's bytes: at worst, RE2 takes a second for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +105,14 @@ class Criteria:
     Attributes:
         text: bytes of its body.
         json: a condition on its body.
-        regex: a pattern that matches somewhere in its body.
+        regex: a pattern that matches somewhere in its body (google-re2's, over bytes).
         attempts: an operator of `COMPARED`, and a number.
         state: its state on the channel.
     """
 
     text: bytes = b""
     json: JsonFilter | None = None
-    regex: Pattern | None = None
+    regex: Any = None
     attempts: tuple[str, int] | None = None
     state: MessageState | None = None
 
@@ -310,7 +308,7 @@ class PartSearch:
         """Search a chunk; when it stops, `position` is after the last message searched."""
         search = self.search
         ends = [0, *chunk.ends.tolist()]
-        # A single pattern may take a tenth of a second (PATTERN_STEPS_MAX).
+        # A pattern may take long on a single body (PATTERN_STEPS_MAX).
         step_messages = STEP_MESSAGES if search.criteria.regex is None else 1
         first, since = chunk.first, 0
         for count, index in enumerate(self._candidates(chunk), 1):
@@ -362,16 +360,12 @@ class PartSearch:
         _, body = unseal(bytes(frames[start:end]))
         if condition is not None and not condition.matches(body):
             return False
-        return pattern is None or self._is_like(pattern, body)
-
-    def _is_like(self, pattern: Pattern, body: bytes) -> bool:
-        """Whether a pattern, which is limited to ASCII, matches somewhere in the body."""
-        try:
-            # Latin-1 decodes any bytes; a body need not be text.
-            return pattern.search(body.decode("latin-1"), StepBudget(PATTERN_STEPS_MAX))
-        except TooManySteps:
+        if pattern is None:
+            return True
+        if pattern.programsize * len(body) > PATTERN_STEPS_MAX:
             self.search.unsearched += 1
             return False
+        return pattern.search(body) is not None
 
 
 def _holds(data: Buffer, needle: bytes, start: int, end: int) -> bool:

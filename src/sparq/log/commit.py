@@ -286,10 +286,9 @@ class Commit:
             dues=appended.dues,
         )
         end, rest = offset + appended.size, 0
-        # Lengthening the file in larger steps, by ftruncate or fallocate, was not faster
-        # (performance.md, "A sync before each OK"), and would leave a long tail to cut off.
-        # Filling is shorter than a page: a batch of a page or more makes the file longer even if
-        # there is filling.
+        # Lengthening the file in larger steps, by ftruncate or fallocate, was not faster, and would
+        # leave a long tail to cut off. Filling is shorter than a page: a batch of a page or more
+        # makes the file longer even if there is filling.
         if self.sync and end > target.end and appended.size < PAGE_BYTES:
             rest = -end % PAGE_BYTES
         try:

@@ -252,7 +252,7 @@ class RealFile:
     def sync(self) -> None:
         """See `File`."""
         with _Failing("sync", self.path):
-            os.fdatasync(self.fd)  # a write with RWF_DSYNC was no faster (performance.md)
+            os.fdatasync(self.fd)  # a write with RWF_DSYNC was no faster
 
     def truncate(self, size: int) -> None:
         """See `File`."""

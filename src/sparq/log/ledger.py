@@ -245,8 +245,7 @@ class Ledger:
     def wants_checkpoint(self) -> bool:
         """Whether the file is large, or cannot be synced any more."""
         size_bytes = self.size_bytes
-        # Every turn asks this: nearly always the size alone answers it (performance.md, "A turn in
-        # process").
+        # Every turn asks this: nearly always the size alone answers it.
         is_small = size_bytes <= LEDGER_BYTES_MIN and size_bytes <= CHECKPOINT_BYTES
         if is_small and self._poisoned is None:
             return False

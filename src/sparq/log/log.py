@@ -228,7 +228,7 @@ class Log:
         end, wall_ns, unsynced, options = first + count, now.wall_ns, self.unsynced, self.options
         block = Block(first, count, ends, data, self.end_ordinal, now.wall_ns)
         self.end_index, self._now_ns = end, wall_ns
-        # A refused batch's indexes are not used again: it may still be in the file (decision 2).
+        # A refused batch's indexes are not used again: it may still be in the file.
         if not unsynced.count:
             unsynced.since_mono_ns = now.mono_ns
         if sync is None:

@@ -33,7 +33,7 @@ class DataPathMetadata(NamedTuple):
         facts = {
             "format": self.format,
             "node_id": self.node_id,
-            "retired_index": str(self.retired_index),  # a string, as in decision 1
+            "retired_index": str(self.retired_index),  # a string: JavaScript's integers end at 2^53
             "checksum": self.checksum(),
         }
         return json.dumps(facts).encode() + b"\n"

@@ -367,8 +367,7 @@ class RangeRead:
         present = 0
         try:
             # One read of extents that touch saves 0.06 us per row in Spark. To send each extent as
-            # a buffer of its own cost 0.12 us more than copying them together (performance.md,
-            # "Reading into Spark, earlier runs").
+            # a buffer of its own cost 0.12 us more than copying them together.
             for place in runs_of(self._places):
                 data = read_extent(self._disk, place)
                 taken, room, stopped = self._take(data, place, room)

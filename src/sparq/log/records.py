@@ -52,7 +52,7 @@ _RECORD: Final = struct.Struct("<BBHI")
 _INDEX: Final = struct.Struct("<q")
 _RANGE: Final = struct.Struct("<qq")
 HEADS_KEPT: Final = 4_096
-"""Number of record heads that are cached, not built each time (performance.md, "RDY 200")."""
+"""Number of record heads that are cached, not built each time."""
 _REQUEUED: Final = struct.Struct("<qqI")
 _REQUEUED_SIZE: Final = _REQUEUED.size
 _REDRIVEN_SIZE: Final = 12
@@ -227,7 +227,7 @@ class Replay:
         while at + _RECORD.size <= len(payload):
             kind, name_size, flag, size = _RECORD.unpack_from(payload, at)
             # A client that sends single REQs leaves one such record for each. A start took 8 s or
-            # more to apply a million of them singly (performance.md, "Starts: what was tried").
+            # more to apply a million of them singly.
             is_one = size == name_size + _REQUEUED_SIZE and at + _RECORD.size + size <= len(payload)
             if kind == RecordKind.REQUEUED and name_size and is_one:
                 at += self._requeue_each(payload, at, name_size)

@@ -266,7 +266,7 @@ def create(
         DiskError: if the error is `restored`, nothing is left behind.
     """
     header = SegmentHeader(
-        # Unknown to publishers: a body that contains a batch does not pass for one (decision 4).
+        # Unknown to publishers: a body that contains a batch does not pass for one.
         salt=secrets.randbits(64),
         log_id=place.log_id,
         node_id=place.node_id,
@@ -318,7 +318,7 @@ def _begin(
     if spare is None:
         file = disk.create(path)
     else:
-        # Beginning a file took up to 46 ms (decision 24); a renaming needs no sync of the folder.
+        # Beginning a file took up to 46 ms; a renaming needs no sync of the folder.
         disk.rename(spare, path)
         file = disk.open(path)
     try:

@@ -2,7 +2,7 @@
 
 1. The queues of the channels are appended one after the other. A channel's cursor begins at its
    own queue, and the queues of the following channels are voided for it. The topic's own queue
-   comes last; every channel still has to read it (decision 34). So every channel has exactly the
+   comes last; every channel still has to read it. So every channel has exactly the
    messages of its queue, in the same order.
 2. A message keeps its body, its timestamp and its attempts; it gets a new id from the log.
 3. If the topic is paused or has no channel, the mark P is set to the beginning of the topic's own
@@ -28,7 +28,7 @@ from sparq.protocol.instant import Instant
 
 BATCH_BYTES = 256 << 10
 BATCH_COUNT = 4096
-"""Limits on the size of a commit; see decision 20."""
+"""Limits on the size of a commit, as for publishes."""
 
 CACHE_BYTES = 1 << 20
 """Size of the block cache; small, as imported messages are not read until nsqd has started."""

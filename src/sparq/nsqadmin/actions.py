@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from aiohttp import web
 
@@ -33,7 +33,15 @@ from sparq.nsqadmin.access.roles import ACTION_ROLES, Identity, Role
 from sparq.nsqadmin.notify import Notifier
 from sparq.protocol.names import is_valid_name
 
+T = TypeVar("T")
+
+TOMBSTONE: Final = "tombstone_topic_producer"
 OF_NODE: Final = ("drain_node", "undrain_node", "close_client")
+OF_TOPIC: Final = ("pause_topic", "unpause_topic", "empty_topic", "delete_topic")
+OF_CHANNEL: Final = ("pause_channel", "unpause_channel", "empty_channel", "delete_channel")
+OF_MESSAGES: Final = (
+    *("requeue_message", "finish_message", "cancel_message", "copy_message", "redrive_message"),
+)
 TYPED: Final = {
     action
     for action, role in ACTION_ROLES.items()
@@ -77,8 +85,16 @@ class ActionRequest:
     typed: str = ""
     document: bytes = b""
 
+    def argument(self, name: str, kind: type[T], default: T | None = None) -> T:
+        """An argument.
 
-Do = Callable[[Fleet, ActionRequest], Awaitable[Report]]
+        Raises:
+            ValueError: it is missing or empty, or has another type.
+        """
+        value = self.arguments.get(name, default)
+        if not isinstance(value, kind) or value in ("", {}):
+            raise ValueError(f"{self.action} needs `{name}`, of type {kind.__name__}")
+        return value
 
 
 class Actions:
@@ -104,8 +120,7 @@ class Actions:
                 INVALID_TOPIC, INVALID_CHANNEL, INVALID_ARGUMENT, INVALID_POLICIES, NAME_NOT_TYPED;
                 404 NODE_NOT_FOUND; 503 AUDIT_UNAVAILABLE.
         """
-        do = DOING.get(order.action)
-        if do is None:
+        if order.action not in DOING:
             raise HttpError(400, "INVALID_ACTION")
         who = self._access.require(request, ACTION_ROLES[order.action])
         if order.action == "seek_channel" and Role.ADMINISTER not in who.roles:
@@ -115,26 +130,29 @@ class Actions:
             raise HttpError(400, why)
         if await self._audit.unavailable():
             raise HttpError(503, "AUDIT_UNAVAILABLE")
+        failure, arguments = None, order.arguments
         try:
-            report = await do(self._fleet, order)
+            report = await DOING[order.action](self._fleet, order)
+            detail = report.text
+            if order.action in OF_POLICIES:
+                arguments = {**arguments, "changes": policies.changed(report)}
         except UnknownNode as error:
-            await self._write_down(request, order, "failed", f"{error} is not a known node")
-            raise HttpError(404, "NODE_NOT_FOUND") from None
+            report, detail = Report(), f"{error} is not a known node"
+            failure = HttpError(404, "NODE_NOT_FOUND")
+        except policies.DocumentRefused as error:
+            report, detail = Report(), str(error)
+            failure = HttpError(400, f"{policies.REFUSED}: {error}")
         except ValueError as error:
-            await self._write_down(request, order, "failed", str(error))
-            is_refused = isinstance(error, policies.DocumentRefused)
-            code = f"{policies.REFUSED}: {error}" if is_refused else "INVALID_ARGUMENT"
-            raise HttpError(400, code) from None
-        await self._write_down(request, _written(order, report), report.result, report.text)
+            report, detail = Report(), str(error)
+            failure = HttpError(400, "INVALID_ARGUMENT")
+        about: dict[str, Any] = {"topic": order.topic, "channel": order.channel, "node": order.node}
+        outcome: Outcome = "failed" if failure else report.result
+        about |= {"arguments": arguments, "detail": detail}
+        await self._audit.record(self._access.entry(request, order.action, outcome, **about))
+        if failure is not None:
+            raise failure
         self._notify(request, who, order, report)
         return report
-
-    async def _write_down(
-        self, request: web.BaseRequest, order: ActionRequest, outcome: Outcome, detail: str
-    ) -> None:
-        about = {name: getattr(order, name) for name in ("topic", "channel", "node", "arguments")}
-        entry = self._access.entry(request, order.action, outcome, detail=detail, **about)
-        await self._audit.record(entry)
 
     def _notify(
         self, request: web.BaseRequest, who: Identity, order: ActionRequest, report: Report
@@ -142,20 +160,12 @@ class Actions:
         # As in NSQ, which notifies of a pause, an unpause and an emptying even if they failed.
         if report.failed and not order.action.startswith(ALWAYS_TOLD):
             return
-        actions = [order.action]
+        about = {"topic": order.topic, "node": order.node, "remote": self._access.remote(request)}
+        about["user"] = who.name if who.via in ("header", "token") else ""
         # NSQ creates the topic first, and notifies of both.
         if order.action == "create_channel":
-            actions.insert(0, "create_topic")
-        for action in actions:
-            self._notifier.queue(
-                request,
-                action,
-                topic=order.topic,
-                channel="" if action == "create_topic" else order.channel,
-                node=order.node,
-                user=who.name if who.via in ("header", "token") else "",
-                remote=self._access.remote(request),
-            )
+            self._notifier.queue(request, "create_topic", **about)
+        self._notifier.queue(request, order.action, channel=order.channel, **about)
 
 
 def error_of(step: Step) -> str:
@@ -164,83 +174,31 @@ def error_of(step: Step) -> str:
     return policies.GO_NODE if is_gos else step.error
 
 
-def _written(order: ActionRequest, report: Report) -> ActionRequest:
-    """The order for the audit log; for policies with the number of changed settings."""
-    if order.action not in OF_POLICIES:
-        return order
-    return replace(order, arguments={**order.arguments, "changes": policies.changed(report)})
-
-
 def _mistake(order: ActionRequest, must_type: bool) -> str:
     """Return the error code of an invalid order; "" if it is valid."""
-    if order.action in OF_POLICIES:
-        return "NAME_NOT_TYPED" if must_type and order.typed != POLICIES else ""
-    if order.action in OF_NODE:
-        return "" if order.node else "INVALID_ARGUMENT"
     is_making = order.action.startswith("create_")
-    if not order.topic or (is_making and not is_valid_name(order.topic)):
+    is_of_channel = order.action.endswith(CHANNEL)
+    typed_name = order.channel if is_of_channel else order.topic
+    if order.action in OF_POLICIES:
+        typed_name = POLICIES
+    elif order.action in OF_NODE:
+        return "" if order.node else "INVALID_ARGUMENT"
+    elif not order.topic or (is_making and not is_valid_name(order.topic)):
         return "INVALID_TOPIC"
-    if order.action.endswith(CHANNEL) and not order.channel:
+    elif is_of_channel and not (is_valid_name if is_making else bool)(order.channel):
         return "INVALID_CHANNEL"
-    if is_making and order.channel and not is_valid_name(order.channel):
-        return "INVALID_CHANNEL"
-    typed_name = order.channel if order.action.endswith(CHANNEL) else order.topic
-    if must_type and order.action in TYPED and order.typed != typed_name:
-        return "NAME_NOT_TYPED"
-    return ""
+    is_wrong = must_type and order.action in TYPED and order.typed != typed_name
+    return "NAME_NOT_TYPED" if is_wrong else ""
 
 
-def _named(do: Callable[[Fleet, str, str], Awaitable[Report]], *, of_channel: bool) -> Do:
-    def run(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
-        return do(fleet, order.topic, order.channel if of_channel else "")
-
-    return run
-
-
-def _seek(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
-    to, nodes = order.arguments.get("to"), order.arguments.get("nodes", ())
-    if not isinstance(to, str) or not to or isinstance(nodes, str):
-        raise ValueError("seek_channel needs `to` and optionally `nodes`, a list")
-    may_skip = bool(order.arguments.get("may_skip", True))
-    return cluster.seek(fleet, order.topic, order.channel, to, may_skip=may_skip, nodes=nodes)
-
-
-def _drain(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
-    leave = order.arguments.get("exit", False)
-    if not isinstance(leave, bool):
-        raise ValueError("`exit` must be true or false")
-    return draining.begin(fleet, order.node, leave=leave)
-
-
-async def _close(fleet: Fleet, order: ActionRequest) -> Report:
-    client = order.arguments.get("client")
-    if not isinstance(client, str) or not client:
-        raise ValueError("`client` must be the address of a connection")
-    node = await fleet.node(order.node)
-    answers, errors = await fleet.each(
-        [node], lambda n: fleet.post(n, "/client/close", client=client)
-    )
-    report = Report()
-    report.add("client/close", [node.address], answers, errors)
-    return report
-
-
-def _messages(verb: str) -> Do:
-    def run(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
-        ids, to = order.arguments.get("ids"), order.arguments.get("to", "")
-        if not isinstance(ids, dict) or not ids or not isinstance(to, str):
-            raise ValueError("`ids` must map nodes to message ids")
-        if verb == "copy" and not is_valid_name(to):
+def _of_messages(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
+    verb, to = order.action.partition("_")[0], ""
+    if verb == "copy":
+        to = order.argument("to", str)
+        if not is_valid_name(to):
             raise ValueError("`to` must be the name of a topic")
-        return cluster.messages(fleet, verb, order.topic, order.channel, ids, to=to)
-
-    return run
-
-
-def _publish(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
-    if not order.document:
-        raise ValueError("a message needs a body")
-    return cluster.publish(fleet, order.topic, order.node, order.document)
+    ids = order.argument("ids", dict)
+    return cluster.messages(fleet, verb, order.topic, order.channel, ids, to=to)
 
 
 def _set_policies(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
@@ -249,30 +207,41 @@ def _set_policies(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
     return policies.put(fleet, order.document)
 
 
+Do = Callable[[Fleet, ActionRequest], Awaitable[Report]]
+
 DOING: Final[dict[str, Do]] = {
-    **{
-        f"{verb}_{what}": _named(do, of_channel=what == "channel")
-        for verb, do in (
-            ("create", cluster.create),
-            ("delete", cluster.delete),
-            ("pause", cluster.pause),
-            ("unpause", cluster.unpause),
-            ("empty", cluster.empty),
-        )
-        for what in ("topic", "channel")
-    },
-    "tombstone_topic_producer": lambda fleet, order: cluster.tombstone(
-        fleet, order.topic, order.node
+    "create_topic": lambda fleet, order: cluster.create(fleet, order.topic),
+    "create_channel": lambda fleet, order: cluster.create(fleet, order.topic, order.channel),
+    **dict.fromkeys(
+        OF_TOPIC,
+        lambda fleet, order: cluster.change(order.action.partition("_")[0], fleet, order.topic),
     ),
-    "drain_node": _drain,
+    **dict.fromkeys(
+        OF_CHANNEL,
+        lambda fleet, order: cluster.change(
+            order.action.partition("_")[0], fleet, order.topic, order.channel
+        ),
+    ),
+    TOMBSTONE: lambda fleet, order: cluster.tombstone(fleet, order.topic, order.node),
+    "drain_node": lambda fleet, order: draining.begin(
+        fleet, order.node, leave=order.argument("exit", bool, False)
+    ),
     "undrain_node": lambda fleet, order: draining.end(fleet, order.node),
-    "close_client": _close,
-    "seek_channel": _seek,
-    "publish_message": _publish,
+    "close_client": lambda fleet, order: cluster.close_client(
+        fleet, order.node, order.argument("client", str)
+    ),
+    "seek_channel": lambda fleet, order: cluster.seek(
+        fleet,
+        order.topic,
+        order.channel,
+        order.argument("to", str),
+        may_skip=order.argument("may_skip", bool, True),
+        nodes=order.argument("nodes", list, []),
+    ),
+    "publish_message": lambda fleet, order: cluster.publish(
+        fleet, order.topic, order.node, order.document
+    ),
     "set_policies": _set_policies,
     "drop_policies": lambda fleet, _order: policies.drop(fleet),
-    **{
-        f"{verb}_message": _messages(verb)
-        for verb in ("requeue", "finish", "cancel", "copy", "redrive")
-    },
+    **dict.fromkeys(OF_MESSAGES, _of_messages),
 }

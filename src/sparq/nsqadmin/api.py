@@ -98,7 +98,7 @@ async def _topic(services: Services, call: Call) -> dict[str, Any]:
     producers = _needed(await services.fleet.producers(topic))
     stats = _needed(await services.fleet.stats(topic, nodes=producers.value))
     found = cluster_stats.topic_of(topic, producers.value, stats.value, time.time())
-    return {**found.document(), "message": _warning(producers.text, stats.text)}
+    return {**found, "message": _warning(producers.text, stats.text)}
 
 
 async def _channel(services: Services, call: Call) -> dict[str, Any]:
@@ -108,7 +108,7 @@ async def _channel(services: Services, call: Call) -> dict[str, Any]:
     found = cluster_stats.channel_of(topic, channel, producers.value, stats.value, time.time())
     if found is None:
         raise HttpError(404, "CHANNEL_NOT_FOUND")
-    return {**found.document(), "message": _warning(producers.text, stats.text)}
+    return {**found, "message": _warning(producers.text, stats.text)}
 
 
 async def _nodes(services: Services, _call: Call) -> dict[str, Any]:
@@ -125,12 +125,12 @@ async def _node(services: Services, call: Call) -> dict[str, Any]:
         raise HttpError(404, "NODE_NOT_FOUND")
     stats = _needed(await services.fleet.stats(clients=True, nodes=nodes))
     topics = cluster_stats.topics_at(nodes[0], stats.value[address], time.time())
-    channels = [channel for topic in topics for channel in topic.channels]
+    channels = [channel for topic in topics for channel in topic["channels"]]
     return {
         "node": address,
-        "topics": [topic.document() for topic in topics] or None,
-        "total_messages": sum(topic.counts["message_count"] for topic in topics),
-        "total_clients": sum(len(channel.clients or ()) for channel in channels),
+        "topics": topics or None,
+        "total_messages": sum(topic["message_count"] for topic in topics),
+        "total_clients": sum(len(channel["clients"] or ()) for channel in channels),
         "message": _warning(found.text),
     }
 

@@ -15,7 +15,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from sparq.client.reasons import http_reason
+from sparq.client.lookup import http_reason
 from sparq.daemon.http import HttpError
 from sparq.protocol.bounded import collected
 

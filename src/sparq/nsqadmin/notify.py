@@ -22,7 +22,7 @@ from typing import Any, Final
 import aiohttp
 from aiohttp import web
 
-from sparq.client.reasons import http_reason
+from sparq.client.lookup import http_reason
 from sparq.daemon.token import public
 
 WAITING_MAX: Final = 1000

@@ -16,14 +16,14 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sparq.client.reasons import one_line
 from sparq.cluster import policies as cluster
 from sparq.cluster.actions import Report
 from sparq.cluster.figures import policies_result
 from sparq.cluster.fleet import Fleet
+from sparq.nsqadmin.messages.asking import Answers
+from sparq.protocol.names import one_line
 
 BYTES_MAX: Final = 256 << 10
 """Maximum size of a document: nsqd accepts no more."""
@@ -46,67 +46,45 @@ class DocumentRefused(ValueError):
     """A document is refused; the text names the nsqd and the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodePolicies:
-    """One nsqd's policies by source, and its flags: the settings that apply without policies."""
+async def query(fleet: Fleet, topic: str = "", channel: str = "") -> Answers:
+    """Fetch the policies of all nsqds, or the settings that apply to a topic or channel.
 
-    by_source: Mapping[str, list[Policy]]
-    flags: Policy
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterPolicies:
-    """The policies of all nsqds.
-
-    Attributes:
-        nodes: policies by the nsqd's address.
-        errors: by address, why an nsqd did not answer.
-        unable: addresses of Go nsqds, which have no policies.
+    Returns:
+        By the nsqd's address, its policies by source and its flags, which apply without policies.
+        With a topic, the settings by key: `{"value", "source"}`, and the policy's `number` if a
+        policy decided it.
     """
-
-    nodes: dict[str, NodePolicies]
-    errors: dict[str, str]
-    unable: list[str]
-
-    def groups(self, *sources: str) -> list[list[str]]:
-        """Group the nsqds whose policies of these sources are equal, the largest group first."""
-        found: dict[str, list[str]] = {}
-        for address, held in sorted(self.nodes.items()):
-            key = json.dumps([held.by_source[source] for source in sources])
-            found.setdefault(key, []).append(address)
-        return sorted(found.values(), key=len, reverse=True)
-
-
-@dataclass(frozen=True, slots=True)
-class AppliedSettings:
-    """The settings that apply to a topic or a channel, by address of the nsqd.
-
-    A setting is `{"value", "source"}`, with the policy's `number` if a policy decided it.
-    """
-
-    nodes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
-    unable: list[str] = field(default_factory=list)
-
-
-async def query_all(fleet: Fleet) -> ClusterPolicies:
-    """Fetch the policies of all nsqds."""
-    read = await cluster.read(fleet)
-    nodes = {
-        address: NodePolicies(
-            {source: _policies(answer.get(source)) for source in SOURCES},
-            _settings(answer.get("flags")),
-        )
-        for address, answer in read.value.items()
-    }
-    return ClusterPolicies(nodes, *_apart(read.errors))
-
-
-async def holding(fleet: Fleet, topic: str, channel: str = "") -> AppliedSettings:
-    """Fetch the settings that apply to a topic, or to one of its channels, from all nsqds."""
     read = await cluster.read(fleet, topic, channel)
-    nodes = {address: _held(answer.get("settings")) for address, answer in read.value.items()}
-    return AppliedSettings(nodes, *_apart(read.errors))
+    found = Answers()
+    for address, why in read.errors.items():
+        if is_gos(why):
+            found.unable = sorted((*found.unable, address))
+        else:
+            found.errors[address] = why
+    for address, answer in read.value.items():
+        if topic:
+            found.found[address] = _held(answer.get("settings"))
+        else:
+            # nsqd lists the patterns first. Their keys fit `_KEY`, so `_settings` keeps them.
+            held: dict[str, Any] = {
+                source: [
+                    _settings(one)
+                    for one in _dicts(answer.get(source))
+                    if isinstance(one.get("topic"), str)
+                ]
+                for source in SOURCES
+            }
+            found.found[address] = held | {"flags": _settings(answer.get("flags"))}
+    return found
+
+
+def groups(nodes: Mapping[str, Any], *sources: str) -> list[list[str]]:
+    """Group the nsqds whose policies of these sources are equal, the largest group first."""
+    found: dict[str, list[str]] = {}
+    for address, held in sorted(nodes.items()):
+        key = json.dumps([held[source] for source in sources])
+        found.setdefault(key, []).append(address)
+    return sorted(found.values(), key=len, reverse=True)
 
 
 async def try_out(fleet: Fleet, document: bytes | None) -> Report:
@@ -203,12 +181,6 @@ def refusal(reason: str) -> str:
     return message.partition(REFUSED)[2].lstrip(": ")
 
 
-def _apart(errors: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Split failures into errors and addresses of Go nsqds."""
-    failed = {address: why for address, why in errors.items() if not is_gos(why)}
-    return failed, sorted(errors.keys() - failed.keys())
-
-
 def _kind(document: bytes) -> str:
     """Content type of a document: TOML, or the same as JSON."""
     return cluster.JSON if document.lstrip()[:1] == b"{" else cluster.TOML
@@ -218,22 +190,13 @@ def _dicts(listed: Any) -> list[dict[str, Any]]:
     return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
 
 
-def _text(value: Any) -> str:
-    return one_line(str(value)) if isinstance(value, str | int) else ""
-
-
 def _value(value: Any) -> int | str:
-    return value if isinstance(value, int) else _text(value)
+    return value if isinstance(value, int) else one_line(value) if isinstance(value, str) else ""
 
 
 def _settings(given: Any) -> Policy:
     found = given.items() if isinstance(given, dict) else ()
     return {key: _value(value) for key, value in found if _KEY.fullmatch(key)}
-
-
-def _policies(listed: Any) -> list[Policy]:
-    # nsqd lists the patterns first. Their keys fit `_KEY`, so `_settings` keeps them.
-    return [_settings(one) for one in _dicts(listed) if isinstance(one.get("topic"), str)]
 
 
 def _held(given: Any) -> dict[str, dict[str, Any]]:

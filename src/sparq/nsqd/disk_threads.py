@@ -36,7 +36,7 @@ Python's default, 5 ms, is longer than a sync on a quick disk.
 """
 
 # 10 ms was tried, with 2 ms added to each sync: 60 us less CPU, but 378 publishes per second either
-# way, and the loop would be blocked (performance.md, "A sync before each OK").
+# way, and the loop would be blocked.
 INLINE_SYNC_SECONDS = 0.002
 """A commit with a sync runs in the loop only while recent commits took less than this."""
 
@@ -198,7 +198,7 @@ class DiskThreads:
     def submit(self, tasks: Iterable[TopicTask]) -> None:
         """Queue each task for the thread of its kind."""
         # The loop does not poll until a commit is done: that takes the interpreter from the thread
-        # (481 us to the answer instead of 441; performance.md, "A sync before each OK").
+        # (481 us to the answer instead of 441).
         for topic_task in tasks:
             self._submitted += 1
             self._outstanding += 1
@@ -226,7 +226,7 @@ class DiskThreads:
             backlog_bytes: size of all publishes not yet on disk.
         """
         # All commits in the loop would cost less CPU on a quick disk, but a slow one would block
-        # the loop (performance.md, "MPUB"). A rule that considered only the time of recent commits
+        # the loop. A rule that considered only the time of recent commits
         # was not enough: on a busy disk, commits never came back from the thread, so the size
         # counts, too.
         if self._commits_outstanding or len(tasks) > INLINE_WRITES_MAX:

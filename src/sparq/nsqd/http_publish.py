@@ -93,7 +93,7 @@ class FastPublishPath:
         """Parse a head; None: the request is not plain."""
         try:
             # A look-up takes 0.30 us per request. Parsing each head with `httptools` and a parser
-            # kept for the connection was tried: 1.08 us (performance.md, "One at a time").
+            # kept for the connection was tried: 1.08 us.
             return self._heads[head]
         except KeyError:
             if len(self._heads) >= HEADS_MAX:

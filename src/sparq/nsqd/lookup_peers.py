@@ -58,7 +58,7 @@ nsqlookupd reads no more while its answers are not read.
 """
 
 ANSWER_SECONDS = 4.5
-"""After this time a new topic gets the channels received so far (decision 8: 5 s)."""
+"""After this time a new topic gets the channels received so far (the broker waits 5 s)."""
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """A limit on open files: the least recently used are closed, and opened again when needed.
 
 Each topic appends to two files, and a process may have only a limited number open; a thousand
-topics must not need two thousand open files (decision 28). `CachingDisk` gives access to the
+topics must not need two thousand open files. `CachingDisk` gives access to the
 operating system's files and limits how many are open at a time. Rules:
 
 1. A file is opened again by its path, which its owner does not change while it uses the file. It

@@ -247,7 +247,7 @@ def http_timeouts(options: NsqdOptions) -> aiohttp.ClientTimeout:
 
 
 def default_node_id(options: NsqdOptions) -> int:
-    """Return the node id for a new data path without `--node-id` (decision 33).
+    """Return the node id for a new data path without `--node-id`.
 
     It is a hash of host name, data path and TCP address, so several nsqds on one host most likely
     differ. The data path stores it, because ids must not change when a flag does.

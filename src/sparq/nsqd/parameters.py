@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,6 @@ from sparq.inspection.search import COMPARED, Criteria
 from sparq.inspection.snapshot import MessageState
 from sparq.protocol.layout import INDEX_BITS, INDEX_LIMIT
 from sparq.protocol.names import is_valid_name
-from sparq.protocol.patterns import Pattern, PatternError
 
 if TYPE_CHECKING:
     from sparq.daemon.http import Call
@@ -37,6 +37,9 @@ BUCKETS_MAX: Final = 1000
 BUCKETS: Final = 120
 TEXT_BYTES_MAX: Final = 1024
 PATTERN_CHARACTERS_MAX: Final = 1024
+PATTERN_BYTES_MAX: Final = 1 << 20
+"""Memory of a compiled pattern."""
+
 IDS_BYTES_MAX: Final = 64 << 10
 
 _ID: Final = re.compile(r"[0-9a-f]{16}")
@@ -114,13 +117,7 @@ def criteria_of(call: Call) -> Criteria:
         condition = parse(query["json"]) if "json" in query else None
     except FilterError as error:
         raise refused("json", str(error)) from error
-    pattern = query.get("regex")
-    if pattern is not None and len(pattern) > PATTERN_CHARACTERS_MAX:
-        raise refused("regex", f"may have at most {PATTERN_CHARACTERS_MAX} characters")
-    try:
-        regex = None if pattern is None else Pattern(pattern)
-    except PatternError as error:
-        raise refused("regex", str(error)) from error
+    regex = pattern_of(query["regex"]) if "regex" in query else None
     state = state_of(call, None, *MessageState)
     attempts = None
     if "attempts" in query:
@@ -131,6 +128,33 @@ def criteria_of(call: Call) -> Criteria:
     if "channel" not in query and (state is not None or attempts is not None):
         raise HttpError(400, "MISSING_ARG_CHANNEL: state and attempts need a channel")
     return Criteria(text, condition, regex, attempts, state)
+
+
+def pattern_of(text: str) -> Any:
+    """Compile a pattern in Go's syntax, which is searched in a body's bytes in linear time.
+
+    Raises:
+        HttpError: 400 INVALID_ARG_REGEX, also if the engine is not installed.
+    """
+    if len(text) > PATTERN_CHARACTERS_MAX:
+        raise refused("regex", f"may have at most {PATTERN_CHARACTERS_MAX} characters")
+    try:
+        engine = import_module("re2")
+    except ImportError:
+        raise refused(
+            "regex",
+            "nsqd needs the package google-re2 for it (pip install 'sparq-mq[regex]'): use text or"
+            " json",
+        ) from None
+    options = engine.Options()
+    options.log_errors = False
+    options.max_mem = PATTERN_BYTES_MAX
+    try:
+        return engine.compile(text.encode("utf-8", "surrogateescape"), options)
+    except engine.error as error:
+        reason = error.args[0]
+        shown = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+        raise refused("regex", shown) from None
 
 
 def raw_id(text: str) -> int | None:

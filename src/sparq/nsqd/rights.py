@@ -17,8 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from sparq.broker.permissions import PUBLISH, SUBSCRIBE
-from sparq.daemon.access.grants import Grant
-from sparq.daemon.access.rights import DEBUG, OPEN, Need, Rights, of_all, of_any, of_topic
+from sparq.daemon.access.rights import DEBUG, OPEN, Grant, Need, Rights, of_all, of_any, of_topic
 from sparq.daemon.access.roles import Role
 from sparq.daemon.token import resolve
 

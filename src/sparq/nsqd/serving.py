@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from sparq.nsqd.main import EarlyResources
 
 
-# 200 topics of 20 MB, read from the disk: 7.7 s with 4 threads, 8.3 s with 2, 8.4 s with 8 or 16
-# (performance.md, "Starts: what was tried").
+# 200 topics of 20 MB, read from the disk: 7.7 s with 4 threads, 8.3 s with 2, 8.4 s with 8 or 16.
 OPENERS = 4
 """Threads that recover topics, when threads help."""
 BATCH_TOPICS = 16
@@ -57,7 +56,7 @@ def run_all(openings: Sequence[Opening]) -> None:
     Reading small files is nearly all Python code, so threads only wait for the GIL: with 16
     threads, a start with 3,000 topics took three times as long. A few threads are faster for
     files with much data to check, or on a slow disk. So each batch of topics is timed, and that
-    time decides how the next batch is read; docs/performance.md has the figures.
+    time decides how the next batch is read.
     """
     with ThreadPoolExecutor(OPENERS, "nsqd-open") as pool:
         slow = False

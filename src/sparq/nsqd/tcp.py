@@ -3,9 +3,9 @@
 It wraps `wire.server` and `broker.session`; only this module uses the transport. Rules:
 
 1. A command is executed as soon as it is parsed; its replies leave with the end of the loop turn.
-2. Reading pauses while this connection, or the whole nsqd, has too many bytes not yet on disk
-   (decision 20), and while too many replies wait for a client that does not read. It also pauses
-   until the next turn if that turn is overdue, so that other clients are served in between.
+2. Reading pauses while this connection, or the whole nsqd, has too many bytes not yet on disk, and
+   while too many replies wait for a client that does not read. It also pauses until the next turn
+   if that turn is overdue, so that other clients are served in between.
 3. A fatal error is the last thing that a client reads: the write side is closed after it, later
    input is dropped, and the socket is closed after `LINGER_SECONDS`. (Closing at once, with input
    unread, would make the kernel reset the connection and lose the error.)
@@ -45,7 +45,7 @@ MAGIC_DEADLINE_SECONDS = 60.0
 """A connection that has not sent its four magic bytes by then is closed."""
 
 WRITE_HIGH_WATER_BYTES = 1 << 20
-"""With more unsent output than this, a session gets no more messages (decision 13)."""
+"""With more unsent output than this, a session gets no more messages, whatever its RDY."""
 
 LAYERED_BYTES = 128 << 10
 """Both limits on output with TLS or compression. Plain output is a slice of the cached log, and an
@@ -55,7 +55,7 @@ REPLIES_HIGH_WATER_BYTES = 4 << 20
 """With more unsent output than this, the client's commands are no longer read."""
 
 UNCOMMITTED_HIGH_WATER_BYTES = 8 << 20
-"""Limit on one connection's publishes not yet on disk (decision 20)."""
+"""Limit on one connection's publishes not yet on disk."""
 
 COMMANDS_PER_TURN = 500
 """Maximum commands that one connection executes without a break; a run of PUBs or FINs counts as
@@ -66,7 +66,7 @@ PIECES_MAX = 256
 nothing, each piece costs the transport more than its bytes."""
 
 LAYERS_NANOSECONDS_PER_TURN = 10_000_000
-"""Limit on reading one connection's layers per turn; others are served between (decision 27)."""
+"""Limit on reading one connection's layers per turn; others are served between."""
 
 LINGER_SECONDS = 1.0
 """How long a client may take to read a fatal error before its socket is closed."""
@@ -388,8 +388,7 @@ class TcpConnection(asyncio.Protocol):
             elif len(output) > PIECES_MAX:
                 self._transport.write(b"".join(output))
             else:
-                # Also for a single piece: `write` was tried, without a gain (performance.md, "50
-                # consumers").
+                # Also for a single piece: `write` was tried, without a gain.
                 self._transport.writelines(output)
         if (wire.state is ConnectionState.OPEN and not session.closing) or not session.is_drained():
             return

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NANOSECONDS = 1_000_000_000
 
 BACKLOG_BYTES_MAX = 64 << 20
-"""Limit on publishes not yet on disk, all connections; above it reading pauses (decision 20)."""
+"""Limit on publishes not yet on disk, all connections; above it reading pauses."""
 
 INLINE_ROUNDS_MAX = 4
 """A commit in the loop may make another one necessary; after this many rounds the loop goes on."""
@@ -100,7 +100,7 @@ class Turns:
             self._due_ns = time.monotonic_ns()
             # Not here and now, in `data_received`: commands of ten connections that are ready
             # together would need ten commits instead of one. Tried twice, for at most 19 % more
-            # rate with one client (performance.md, "One at a time").
+            # rate with one client.
             self.loop.call_soon(self._wake)
 
     def is_late(self, mono_ns: int) -> bool:
@@ -144,7 +144,7 @@ class Turns:
         # Polling pays only between requests in quick succession: it gave 1.47 of the rate of PUBs
         # one at a time where cores wake up slowly. A first version polled whenever the last event
         # was less than 400 us ago; at 1,000 messages per second that cost 605 us of CPU per message
-        # instead of 370 (performance.md, "One at a time").
+        # instead of 370.
         gap_ns = self._due_ns - self._ended_ns
         self._ended_ns = time.monotonic_ns()
         if gap_ns > AWAKE_NS:

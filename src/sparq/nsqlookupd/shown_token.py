@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from sparq.daemon.access import grants
+from sparq.daemon.access import rights
 from sparq.daemon.access.access import EXPIRED, FORBIDDEN
 from sparq.daemon.access.roles import Role
 
@@ -54,7 +54,7 @@ class NsqdToken:
 
     def refusal(self, topic: str) -> str:
         """Return why the nsqd may not register a topic, or ""."""
-        if self._token is not None and Role.REGISTER in grants.for_topic(self._token.grants, topic):
+        if self._token is not None and Role.REGISTER in rights.for_topic(self._token.grants, topic):
             return ""
         self._refuse(FORBIDDEN, "REGISTER", topic)
         return "this token may not register this topic"
@@ -75,7 +75,7 @@ class NsqdToken:
 
     def _may(self) -> bool:
         held = () if self._token is None else self._token.grants
-        return Role.REGISTER in grants.anywhere(held)
+        return Role.REGISTER in rights.anywhere(held)
 
     def _refuse(self, reason: str, action: str, topic: str = "") -> None:
         name = "" if self._token is None else self._token.name

@@ -182,7 +182,7 @@ def encode_frames(
     assert 0 <= first_index <= INDEX_LIMIT - count
     assert 0 <= node_id < NODE_LIMIT
     # A lone PUB, typical for a producer that waits for each OK. With its batch, lists and arrays of
-    # positions took 5.5 to 6.3 us; this takes 3.9 (performance.md, "Large bodies").
+    # positions took 5.5 to 6.3 us; this takes 3.9.
     if count == 1 and len(pieces) == 1:
         piece, id_text = pieces[0], b"%016x" % (node_id << INDEX_BITS | first_index)
         start, size = piece.starts[0], piece.sizes[0]

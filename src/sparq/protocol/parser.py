@@ -469,7 +469,7 @@ def _channel(words: list[bytes], command: str) -> str:
 
 
 def _message_id(words: list[bytes]) -> bytes:
-    # NSQ checks only the length. An id that is not hexadecimal is just not in flight (decision 15).
+    # NSQ checks only the length. An id that is not hexadecimal is just not in flight.
     if len(words[1]) != ID_SIZE:
         _invalid("invalid message ID")
     return words[1]

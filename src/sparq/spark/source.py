@@ -202,7 +202,7 @@ class NsqStreamReader(
     def stop(self) -> None:
         """Release the channels at the end of the query."""
         # Spark may never call this: so the newest ATTACH wins, and nsqd does not wait for the older
-        # connection to close (decision 30).
+        # connection to close.
         if self._connected is not None:
             self._fleet.close()
 

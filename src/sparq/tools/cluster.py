@@ -1,8 +1,6 @@
-"""The HTTP client of the tools, and polling of nsqds for `sparq top` and `nsq_stat`.
+"""The cluster that a tool's flags name, and polling of its nsqds for `sparq top` and `nsq_stat`.
 
-1. The list of nsqds is looked up anew each time; while no nsqlookupd answers, the previous list is
-   used. nsqds given by address are identified by that address.
-2. An nsqd that fails only loses its own figures; `errors` says why.
+`sparq admin` uses the same `fleet_of`, with the default rule on the addresses of listed nsqds.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 from sparq.client.arguments import split_texts
 from sparq.cluster.address_rule import AddressRule
@@ -21,22 +19,21 @@ from sparq.cluster.fleet import Fleet
 from sparq.cluster.nodes import Node, given_node
 from sparq.cluster.upstream import Upstream
 from sparq.protocol.durations import SECOND
-from sparq.tools.command_line import ClusterHttpOptions, HttpAccessOptions, UsageError, read_secret
+from sparq.tools.commands import ClusterHttpOptions, UsageError, read_secret
 from sparq.tools.common import check_positive
 
 UNKNOWN_TOPIC = "TOPIC_NOT_FOUND"
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # what a header may carry, by RFC 6750
 
-
-class Answer(NamedTuple):
-    """An nsqd's figures, and their time in seconds on the monotonic clock."""
-
-    stats: NsqdFigures
-    at_seconds: float
+ANYWHERE: Final = AddressRule(allowed=("0.0.0.0/0", "::/0"), vouches=False)
+"""Tools that show figures ask every listed nsqd, even on loopback, as Go's tools do."""
 
 
 class ClusterPoller:
     """Polls the nsqds of a fleet.
+
+    The list of nsqds is looked up anew each time; while no nsqlookupd answers, the previous list is
+    used. An nsqd that fails only loses its own figures.
 
     Args:
         fleet: the cluster.
@@ -54,12 +51,27 @@ class ClusterPoller:
         self._channel = channel
         self._nodes = [given_node(at) for at in fleet.nsqds]
 
-    async def stats(self) -> dict[str, Answer]:
-        """Return each nsqd's figures by address; nsqds that did not answer are in `errors`."""
+    async def stats(self) -> dict[str, tuple[NsqdFigures, float]]:
+        """Return each nsqd's figures by address, with their time on the monotonic clock.
+
+        nsqds that did not answer are in `errors`.
+        """
         self.errors = {}
-        if self._fleet.lookupds:
-            await self._look_up()
-        answers, errors = await self._fleet.each(self._nodes, self._ask)
+        fleet, topic = self._fleet, self._topic
+        if fleet.lookupds:
+            found = await (fleet.producers(topic) if topic else fleet.nodes())
+            # An nsqlookupd that does not know the topic has answered. If none answers, the nsqds of
+            # the last answer are asked again.
+            self.errors = {at: why for at, why in found.errors.items() if UNKNOWN_TOPIC not in why}
+            if len(self.errors) < len(found.errors) or not found.failed:
+                self._nodes = found.value
+
+        async def ask(node: Node) -> tuple[NsqdFigures, float]:
+            # Each answer has its own time: nsqds answer at different times, and rates are computed
+            # for each.
+            return await fleet.node_stats(node.at, topic, self._channel), time.monotonic()
+
+        answers, errors = await fleet.each(self._nodes, ask)
         self.errors |= errors
         return answers
 
@@ -72,78 +84,39 @@ class ClusterPoller:
         found = await self._fleet.stats(topic, channel, clients=True, nodes=self._nodes)
         return found.value
 
-    async def _look_up(self) -> None:
-        fleet, topic = self._fleet, self._topic
-        found = await (fleet.producers(topic) if topic else fleet.nodes())
-        # An nsqlookupd that does not know the topic has answered. If none answers, the nsqds of the
-        # last answer are asked again.
-        unknown = {at for at, why in found.errors.items() if UNKNOWN_TOPIC in why}
-        self.errors = {at: why for at, why in found.errors.items() if at not in unknown}
-        if unknown or not found.failed:
-            self._nodes = found.value
 
-    async def _ask(self, node: Node) -> Answer:
-        stats = await self._fleet.node_stats(node.at, self._topic, self._channel)
-        # Each answer has its own time: nsqds answer at different times, and rates are computed for
-        # each.
-        return Answer(stats, time.monotonic())
-
-
-def upstream_of(options: ClusterHttpOptions) -> Upstream:
-    """Return the HTTP client for the daemons, as the flags describe it.
+@asynccontextmanager
+async def fleet_of(
+    options: ClusterHttpOptions, reach: AddressRule | None = None
+) -> AsyncIterator[Fleet]:
+    """Open the cluster that the flags name; its addresses have been checked.
 
     Raises:
         UsageError: a timeout is not positive, or the token or the CA file is not valid.
     """
     check_positive(options, "http_client_connect_timeout_ns", "http_client_request_timeout_ns")
-    return Upstream(
-        connect_seconds=options.http_client_connect_timeout_ns / SECOND,
-        request_seconds=options.http_client_request_timeout_ns / SECOND,
-        token=token_of(options.token),
-        tls=tls_of(options),
-    )
-
-
-def tls_of(options: HttpAccessOptions) -> ssl.SSLContext | None:
-    """Return the TLS context for HTTPS; None: the system's authorities.
-
-    Raises:
-        UsageError: the CA file cannot be used.
-    """
-    path = options.http_client_tls_root_ca_file
-    if not path:
-        return None
     try:
-        return ssl.create_default_context(cafile=path)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UsageError(f"--http-client-tls-root-ca-file: {path}: {reason}") from None
-
-
-def token_of(text: str) -> str:
-    """Return the token: the text itself, or the content of the file `@FILE`; "" means none.
-
-    Raises:
-        UsageError: the file cannot be read, or the token is not valid in a header.
-    """
-    try:
-        text = read_secret("--token", text)
+        token = read_secret("--token", options.token)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if text and not _TOKEN.fullmatch(text):
+    if token and not _TOKEN.fullmatch(token):
         raise UsageError("--token must have at most 512 characters: letters, digits and ._~+/-")
-    return text
-
-
-@asynccontextmanager
-async def opened(
-    options: ClusterHttpOptions, topic: str, channel: str
-) -> AsyncIterator[ClusterPoller]:
-    """Open the cluster that the flags name; the flags have been checked."""
-    nsqds = split_texts(options.nsqd_http_addresses)
-    lookupds = split_texts(options.lookupd_http_addresses)
-    async with upstream_of(options) as upstream:
-        # Tools that show figures ask every listed nsqd, even on loopback, as Go's tools do.
-        anywhere = AddressRule(allowed=("0.0.0.0/0", "::/0"), vouches=False)
-        fleet = Fleet(upstream, nsqds=nsqds, lookupds=lookupds, reach=anywhere)
-        yield ClusterPoller(fleet, topic, channel)
+    tls = None
+    if path := options.http_client_tls_root_ca_file:
+        try:
+            tls = ssl.create_default_context(cafile=path)
+        except OSError as error:
+            reason = error.strerror or error
+            raise UsageError(f"--http-client-tls-root-ca-file: {path}: {reason}") from None
+    async with Upstream(
+        connect_seconds=options.http_client_connect_timeout_ns / SECOND,
+        request_seconds=options.http_client_request_timeout_ns / SECOND,
+        token=token,
+        tls=tls,
+    ) as upstream:
+        yield Fleet(
+            upstream,
+            nsqds=split_texts(options.nsqd_http_addresses),
+            lookupds=split_texts(options.lookupd_http_addresses),
+            reach=reach,
+        )

@@ -15,8 +15,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 import uvloop
 
@@ -24,6 +24,7 @@ from sparq.client.arguments import parse_nsqd, split_texts
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
 from sparq.client.errors import ConnectionLostError, WrongPeerError
+from sparq.client.handling import Handler
 from sparq.client.producer import Producer
 from sparq.program.early_signals import default_action
 from sparq.program.logging import set_up
@@ -31,7 +32,9 @@ from sparq.protocol.address import lookupd_url
 from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.names import is_valid_name, quote
-from sparq.tools.command_line import ConsumeOptions, ToolError, UsageError, texts_of
+from sparq.tools.commands import ConsumeOptions, ToolError, UsageError, texts_of
+
+T = TypeVar("T")
 
 Work = Callable[[asyncio.Event], Awaitable[int]]
 """Does a tool's work until it is done or the event is set; returns the exit status."""
@@ -86,15 +89,57 @@ def consumer_config(program: str, sources: ConsumeOptions, max_in_flight: int) -
     return config
 
 
-def check_sources(nsqds: Sequence[str], lookupds: Sequence[str]) -> None:
+def consumer_of(
+    sources: ConsumeOptions,
+    topic: str,
+    channel: str,
+    config: Config,
+    *,
+    handler: Handler | None = None,
+    concurrency: int = 1,
+) -> Consumer:
+    """Return a consumer of the sources that the flags name."""
+    return Consumer(
+        topic,
+        channel,
+        nsqd_tcp_addresses=sources.nsqd_tcp_addresses,
+        lookupd_http_addresses=sources.lookupd_http_addresses,
+        handler=handler,
+        concurrency=concurrency,
+        config=config,
+    )
+
+
+def check_sources(sources: ConsumeOptions) -> None:
     """Require addresses of either nsqds or nsqlookupds, not both, as NSQ's tools do.
 
     Raises:
         UsageError: neither or both are given, or one is not an address.
     """
-    _check_one_kind("nsqd-tcp-address", nsqds, lookupds)
+    nsqds, lookupds = sources.nsqd_tcp_addresses, sources.lookupd_http_addresses
+    check_one_kind("nsqd-tcp-address", nsqds, lookupds)
     check_addresses("nsqd-tcp-address", nsqds, parse_nsqd)
     check_addresses("lookupd-http-address", lookupds, lookupd_url)
+
+
+def check_one_kind(
+    flag: str, nsqds: Sequence[str], lookupds: Sequence[str], hint: str = ""
+) -> None:
+    """Require addresses of either nsqds or nsqlookupds, not both.
+
+    Args:
+        flag: the flag of the nsqds' addresses.
+        nsqds: the nsqds' addresses.
+        lookupds: the nsqlookupds' addresses.
+        hint: where else the program looks for addresses, for the error if none is given.
+
+    Raises:
+        UsageError: neither or both are given.
+    """
+    if not any(nsqds) and not any(lookupds):
+        raise UsageError(f"--{flag} or --lookupd-http-address required {hint}".rstrip())
+    if nsqds and lookupds:
+        raise UsageError(f"use --{flag} or --lookupd-http-address not both")
 
 
 def check_addresses(flag: str, texts: Iterable[str], read: Callable[[str], object]) -> None:
@@ -103,18 +148,9 @@ def check_addresses(flag: str, texts: Iterable[str], read: Callable[[str], objec
     Raises:
         UsageError: one is not an address; the text names the flag.
     """
-    for text in split_texts(texts):
-        check_address(flag, text, read)
-
-
-def check_address(flag: str, text: str, read: Callable[[str], object]) -> None:
-    """Check a flag's address.
-
-    Raises:
-        UsageError: it is not an address; the text names the flag.
-    """
     try:
-        read(text)
+        for text in split_texts(texts):
+            read(text)
     except ValueError as error:
         raise UsageError(f"--{flag} {error}") from None
 
@@ -129,29 +165,6 @@ def check_positive(options: Any, *fields: str) -> None:
         value = getattr(options, field)
         if value is not None and value <= 0:
             raise UsageError(f"--{field.removesuffix('_ns').replace('_', '-')} should be positive")
-
-
-def check_http_sources(nsqds: Sequence[str], lookupds: Sequence[str], hint: str = "") -> None:
-    """Require HTTP addresses of either nsqds or nsqlookupds, not both, as NSQ's tools do.
-
-    Args:
-        nsqds: the nsqds' addresses.
-        lookupds: the nsqlookupds' addresses.
-        hint: where else the program looks for addresses, for the error if none is given.
-
-    Raises:
-        UsageError: neither or both are given.
-    """
-    _check_one_kind("nsqd-http-address", nsqds, lookupds, hint)
-
-
-def _check_one_kind(
-    flag: str, nsqds: Sequence[str], lookupds: Sequence[str], hint: str = ""
-) -> None:
-    if not any(nsqds) and not any(lookupds):
-        raise UsageError(f"--{flag} or --lookupd-http-address required {hint}".rstrip())
-    if nsqds and lookupds:
-        raise UsageError(f"use --{flag} or --lookupd-http-address not both")
 
 
 def check_names(topics: Iterable[str], channel: str) -> None:
@@ -222,7 +235,13 @@ def run(program: str, work: Work, signals: Sequence[signal.Signals] = STOPPING) 
         The exit status: that of ``work``, or 1 if it raises `ToolError`, `UsageError` or
         `BrokenPipeError`.
     """
-    _occupy_closed_descriptors()
+    # The null device on closed standard descriptors, so that no socket gets their numbers. It is
+    # opened so that reading or writing still fails, as it does on a closed descriptor.
+    for descriptor, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, mode)
     set_up(f"[{program}] ", logging.WARNING)
     try:
         return uvloop.run(_until_signal(work, signals))
@@ -233,41 +252,15 @@ def run(program: str, work: Work, signals: Sequence[signal.Signals] = STOPPING) 
     return 1
 
 
-async def unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
-    """Await the work; cancel it when the event is set.
-
-    Raises:
-        Exception: any exception that the work raises.
-    """
-    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        working.cancel()
-        stopping.cancel()
-        # Wait for the cancelled work: it may have to restore a terminal or delete its topic first.
-        outcome, _ = await asyncio.gather(working, stopping, return_exceptions=True)
-    if isinstance(outcome, Exception):
-        raise outcome
-
-
-def _occupy_closed_descriptors() -> None:
-    """Open the null device on closed standard descriptors, so that no socket gets their numbers.
-
-    It is opened so that reading or writing still fails, as it does on a closed descriptor.
-    """
-    for descriptor, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, mode)
-
-
 async def _until_signal(work: Work, signals: Sequence[signal.Signals]) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-
-    handled = [number for number in signals if not _is_ignored_hangup(number)]
+    # Under `nohup`, SIGHUP is ignored.
+    handled = [
+        number
+        for number in signals
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+    ]
 
     def signalled() -> None:
         if not stop.is_set():
@@ -286,5 +279,18 @@ async def _until_signal(work: Work, signals: Sequence[signal.Signals]) -> int:
     return await work(stop)
 
 
-def _is_ignored_hangup(number: signal.Signals) -> bool:
-    return number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
+async def unless_stopped(work: Awaitable[T], stop: asyncio.Event) -> T | None:
+    """Await the work and return its result; cancel it when the event is set, and return None.
+
+    Raises:
+        Exception: any exception that the work raises.
+    """
+    working, stopping = asyncio.ensure_future(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        working.cancel()
+        stopping.cancel()
+        # Wait for the cancelled work: it may have to restore a terminal or delete its topic first.
+        await asyncio.wait([working, stopping])
+    return None if working.cancelled() else working.result()

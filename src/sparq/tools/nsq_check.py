@@ -16,13 +16,13 @@ import os
 import sys
 import time
 
-from sparq.log.check import CheckReport, CheckRow, Progress
+from sparq.log.check import CheckReport, Progress
 from sparq.log.disk import DiskError, ReadOnlyDisk
 from sparq.migration.check import check, size_of
 from sparq.program.stdout import write_stdout
 from sparq.protocol.instant import Instant
 from sparq.tools.commands import CHECK_FAILED, CheckOptions
-from sparq.tools.table import aligned
+from sparq.tools.view import aligned
 
 SOUND, DAMAGED = 0, 1
 MIB = 1 << 20
@@ -42,10 +42,20 @@ def start(options: CheckOptions) -> int:
     except CheckError as failure:
         sys.stderr.write(f"nsq_check: {failure}\n")
         return CHECK_FAILED
-    text = as_json(findings) if options.json else as_text(options.data_path, findings)
+    damage = findings.all_damage()
+    text = as_text(options.data_path, findings)
+    if options.json:
+        document = {
+            "kind": findings.kind,
+            "sound": not damage,
+            "topics": [dataclasses.asdict(row) for row in findings.rows],
+            "damage": findings.damage,
+            "notes": findings.notes,
+        }
+        text = json.dumps(document, indent=1) + "\n"
     if not write_stdout(text):
         return CHECK_FAILED
-    return DAMAGED if findings.all_damage() else SOUND
+    return DAMAGED if damage else SOUND
 
 
 def check_data_path(data_path: str) -> CheckReport:
@@ -92,40 +102,24 @@ def terminal_progress(total_bytes: int) -> Progress:
     return progress
 
 
-def as_json(findings: CheckReport) -> str:
-    """Format the findings as one JSON document."""
-    document = {
-        "kind": findings.kind,
-        "sound": not findings.all_damage(),
-        "topics": [dataclasses.asdict(row) for row in findings.rows],
-        "damage": findings.damage,
-        "notes": findings.notes,
-    }
-    return json.dumps(document, indent=1) + "\n"
-
-
 def as_text(data_path: str, findings: CheckReport) -> str:
     """Format the findings for a person."""
     damage = findings.all_damage()
     lines = [f"{data_path}: data of {KINDS[findings.kind]}", ""]
-    if findings.rows:
-        lines += [*aligned([HEADINGS, *map(_cells, findings.rows)]), ""]
+    rows = [
+        (
+            *(row.topic, row.channel or "-"),
+            *(f"{count:,}" for count in (row.depth, row.deferred, row.attempted)),
+            f"{row.size_bytes / MIB:,.1f}" if not row.channel or row.size_bytes else "",
+            "yes" if row.paused else "no",
+            str(len(row.damage)) if row.damage else "-",
+        )
+        for row in findings.rows
+    ]
+    if rows:
+        lines += [*aligned([HEADINGS, *rows]), ""]
     lines += [f"damaged: {text}" for text in damage]
     lines += [f"note: {text}" for text in findings.all_notes()]
     places = "1 place" if len(damage) == 1 else f"{len(damage)} places"
     lines.append(f"damage in {places}" if damage else "sound")
     return "\n".join(lines) + "\n"
-
-
-def _cells(row: CheckRow) -> tuple[str, ...]:
-    size = f"{row.size_bytes / MIB:,.1f}" if not row.channel or row.size_bytes else ""
-    return (
-        row.topic,
-        row.channel or "-",
-        f"{row.depth:,}",
-        f"{row.deferred:,}",
-        f"{row.attempted:,}",
-        size,
-        "yes" if row.paused else "no",
-        str(len(row.damage)) if row.damage else "-",
-    )

@@ -18,13 +18,12 @@ import random
 from functools import partial
 from typing import Final
 
-from sparq.client.batch import Batch
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
-from sparq.tools.command_line import ToolError, UsageError
+from sparq.tools import common
 from sparq.tools.commands import NsqTailOptions as Options
-from sparq.tools.common import check_names, check_sources, consumer_config, missing, run
-from sparq.tools.pipes import PipeOutput
+from sparq.tools.commands import ToolError, UsageError
+from sparq.tools.terminal import PipeOutput
 
 PROGRAM: Final = "nsq_tail"
 STOP_SECONDS: Final = 2.0
@@ -33,7 +32,7 @@ STOP_SECONDS: Final = 2.0
 
 def start(options: Options) -> int:
     """Run the program; return the exit status."""
-    return run(PROGRAM, partial(tail, options, PipeOutput()))
+    return common.run(PROGRAM, partial(tail, options, PipeOutput()))
 
 
 async def tail(options: Options, output: PipeOutput, stop: asyncio.Event) -> int:
@@ -43,13 +42,27 @@ async def tail(options: Options, output: PipeOutput, stop: asyncio.Event) -> int
         UsageError: the options are not valid.
         ToolError, BrokenPipeError: standard output cannot be written.
     """
-    consumers = _consumers(options)
+    common.check_sources(options)
+    if not options.topics:
+        raise UsageError("--topic required")
+    if options.n < 0:
+        raise UsageError(f"--n should not be negative: {options.n}")
+    number = random.randrange(1_000_000)  # noqa: S311 - a name that is probably free, no secret
+    channel = options.channel or f"tail{number:06d}#ephemeral"
+    common.check_names(options.topics, channel)
+    config = common.consumer_config(PROGRAM, options, options.max_in_flight)
+    if options.n:
+        config = Config.of(config, {"max_in_flight": min(config.max_in_flight, options.n)})
+    consumers = [
+        common.consumer_of(options, topic, channel, config)
+        for topic in dict.fromkeys(options.topics)
+    ]
     printer = Printer(options, output)
     async with contextlib.AsyncExitStack() as stack:
         for consumer in consumers:
             await stack.enter_async_context(consumer)
         printing = [asyncio.create_task(printer.follow(consumer)) for consumer in consumers]
-        printing.append(asyncio.create_task(missing(consumers, options.wait_for_nsqd_ns)))
+        printing.append(asyncio.create_task(common.missing(consumers, options.wait_for_nsqd_ns)))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([stopping, *printing], return_when=asyncio.FIRST_COMPLETED)
         await asyncio.gather(*(consumer.stop(STOP_SECONDS) for consumer in consumers))
@@ -59,37 +72,6 @@ async def tail(options: Options, output: PipeOutput, stop: asyncio.Event) -> int
         if isinstance(result, Exception):
             raise result
     return 0
-
-
-def _consumers(options: Options) -> list[Consumer]:
-    """Return a consumer per topic. Raises UsageError: the options are not valid."""
-    check_sources(options.nsqd_tcp_addresses, options.lookupd_http_addresses)
-    if not options.topics:
-        raise UsageError("--topic required")
-    if options.n < 0:
-        raise UsageError(f"--n should not be negative: {options.n}")
-    number = random.randrange(1_000_000)  # noqa: S311 - a name that is probably free, no secret
-    channel = options.channel or f"tail{number:06d}#ephemeral"
-    check_names(options.topics, channel)
-    config = _config(options)
-    return [
-        Consumer(
-            topic,
-            channel,
-            nsqd_tcp_addresses=options.nsqd_tcp_addresses,
-            lookupd_http_addresses=options.lookupd_http_addresses,
-            config=config,
-        )
-        for topic in dict.fromkeys(options.topics)
-    ]
-
-
-def _config(options: Options) -> Config:
-    """Return the consumers' config; by default it sets no limit for attempts."""
-    config = consumer_config(PROGRAM, options, options.max_in_flight)
-    if not options.n:
-        return config
-    return Config.of(config, {"max_in_flight": min(config.max_in_flight, options.n)})
 
 
 class Printer:
@@ -116,24 +98,21 @@ class Printer:
         prefix = f"{consumer.topic} | ".encode() if self._print_topic else b""
         async for batch in consumer.batches(wait=0):
             async with self._writing:
-                await self._show(prefix, batch)
+                count = len(batch)
+                if self._limit:
+                    count = min(count, self._limit - self.shown)
+                try:
+                    if count:
+                        lines = [prefix + body + b"\n" for body in batch.bodies[:count]]
+                        await self._output.write(b"".join(lines))
+                except (ToolError, BrokenPipeError):
+                    await batch.requeue(0, backoff=False)
+                    raise
+                self.shown += count
+                # nsqd is not to wait for their timeout; backing off would be wrong, since nothing
+                # has failed.
+                for message in batch[count:] if count < len(batch) else ():
+                    message.requeue(0, backoff=False)
+                await batch.finish()
             if self._limit and self.shown >= self._limit:
                 return
-
-    async def _show(self, prefix: bytes, batch: Batch) -> None:
-        count = len(batch)
-        if self._limit:
-            count = min(count, self._limit - self.shown)
-        try:
-            if count:
-                lines = [prefix + body + b"\n" for body in batch.bodies[:count]]
-                await self._output.write(b"".join(lines))
-        except (ToolError, BrokenPipeError):
-            await batch.requeue(0, backoff=False)
-            raise
-        self.shown += count
-        # nsqd is not to wait for their timeout; backing off would be wrong, since nothing has
-        # failed.
-        for message in batch[count:] if count < len(batch) else ():
-            message.requeue(0, backoff=False)
-        await batch.finish()

@@ -32,13 +32,12 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import aiohttp
 
 from sparq.client.batch import Batch
 from sparq.client.config import Config
-from sparq.client.consumer import Consumer
 from sparq.client.lookup import NsqlookupdClient
 from sparq.client.pool import background
 from sparq.program.logging import set_up
@@ -47,12 +46,10 @@ from sparq.protocol.lookup import names, question, shown
 from sparq.protocol.names import quote
 from sparq.protocol.patterns import Pattern, PatternError
 from sparq.tools import common
-from sparq.tools.command_line import ToolError, UsageError, refuse
 from sparq.tools.commands import NsqToFileOptions as Options
-from sparq.tools.folder import FilenameError, Folder, template
-from sparq.tools.output import Rotation, TopicOutput
+from sparq.tools.commands import ToolError, UsageError
+from sparq.tools.files import FilenameError, Folder, TopicOutput, template
 from sparq.tools.terminal import show_progress
-from sparq.tools.touching import halfway
 
 PROGRAM: Final = "nsq_to_file"
 
@@ -66,19 +63,11 @@ NEVER: Final = float("inf")
 
 def start(options: Options) -> int:
     """Run the program; return the exit status."""
-    try:
-        check(options)
-        set_up(options.log_prefix, options.log_level)
-        archive = Archive(options)
-    except UsageError as error:
-        refuse(PROGRAM, str(error))
-    except FilenameError as error:
-        refuse(PROGRAM, f"--filename-format: {error}")
 
     async def work(stop: asyncio.Event) -> int:
-        # Again, because common.run has set up the log for warnings only.
+        check(options)
         set_up(options.log_prefix, options.log_level)
-        return await archive.run(stop)
+        return await Archive(options).run(stop)
 
     return common.run(PROGRAM, work, (signal.SIGINT, signal.SIGTERM))
 
@@ -87,7 +76,7 @@ def check(options: Options) -> None:
     """Check the options. Raises UsageError: one is not valid; the text names the flag."""
     if not options.channel:
         raise UsageError("--channel is required")
-    common.check_sources(options.nsqd_tcp_addresses, options.lookupd_http_addresses)
+    common.check_sources(options)
     common.check_positive(
         options,
         *("topic_refresh_ns", "sync_interval_ns"),
@@ -116,35 +105,42 @@ class Archive:
 
     Raises:
         UsageError: an option is not valid; the text names the flag.
-        FilenameError: a given topic can have no file.
     """
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._config = common.consumer_config(PROGRAM, options, options.max_in_flight)
-        self._pattern = _pattern(options)
-        self._work, self._finished = _folders(options)
-        self._recorders = {topic: self._recorder(topic) for topic in self._given()}
+        try:
+            self._pattern = Pattern(options.topic_pattern)
+        except PatternError as error:
+            raise UsageError(f"--topic-pattern {quote(options.topic_pattern)}: {error}") from None
+        self._work, self._finished = _folder("output-dir", options.output_dir), None
+        if options.work_dir and os.path.realpath(options.work_dir) != self._work.path:
+            self._finished = self._work
+            self._work = _folder("work-dir", options.work_dir, is_owned=True)
+        self._recorders: dict[str, Recorder] = {}
+        for topic in filter(self._pattern.search, dict.fromkeys(options.topics)):
+            try:
+                self._recorders[topic] = self._recorder(topic)
+            except FilenameError as error:
+                raise UsageError(f"--filename-format: {error}") from None
+        if options.topics and not self._recorders:
+            raise UsageError("--topic-pattern matches no --topic")
+        if left_out := [topic for topic in options.topics if topic not in self._recorders]:
+            log.warning("skipping topics that the pattern does not match: %s", ", ".join(left_out))
         self._refused: set[str] = set()
         self._running: list[asyncio.Task[None]] = []
         self._status = 0
         self._shown = (0, time.monotonic())
 
-    def _given(self) -> list[str]:
-        """Return the given topics that match the pattern."""
-        topics = self._options.topics
-        picked = [topic for topic in dict.fromkeys(topics) if self._pattern.search(topic)]
-        if topics and not picked:
-            raise UsageError("--topic-pattern matches no --topic")
-        if left_out := [topic for topic in topics if topic not in picked]:
-            log.warning("skipping topics that the pattern does not match: %s", ", ".join(left_out))
-        return picked
+    def _recorder(self, topic: str) -> Recorder:
+        return Recorder(topic, self._options, self._config, self._work, self._finished)
 
     async def run(self, stop: asyncio.Event) -> int:
         """Record until the event is set or a recorder fails; return the exit status."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.reopen)
         for recorder in self._recorders.values():
-            self._start(recorder, stop)
+            self._running.append(asyncio.create_task(self._record(recorder, stop)))
         beside = [background(show_progress(self.progress), "progress")]
         if not self._recorders:
             beside.append(background(self._find_topics(stop), "topics"))
@@ -175,9 +171,6 @@ class Archive:
             f" files {files:,}"
         )
 
-    def _start(self, recorder: Recorder, stop: asyncio.Event) -> None:
-        self._running.append(asyncio.create_task(self._record(recorder, stop)))
-
     async def _record(self, recorder: Recorder, stop: asyncio.Event) -> None:
         try:
             await recorder.run()
@@ -195,26 +188,21 @@ class Archive:
             connect=options.http_client_connect_timeout_ns / SECOND,
             total=options.http_client_request_timeout_ns / SECOND,
         )
-        found = TopicFinder(options.lookupd_http_addresses, self._pattern, self._config, timeout)
+        finder = TopicFinder(options.lookupd_http_addresses, self._pattern, self._config, timeout)
         while True:
-            for topic in await found.known():
-                if topic not in self._recorders and topic not in self._refused:
-                    self._begin(topic, stop)
+            for topic in await finder.known():
+                if topic in self._recorders or topic in self._refused:
+                    continue
+                try:
+                    recorder = self._recorder(topic)
+                except FilenameError as error:
+                    log.error("topic %s is not recorded: %s", quote(topic), error)
+                    self._refused.add(topic)
+                    continue
+                log.info("found topic %s", topic)
+                self._recorders[topic] = recorder
+                self._running.append(asyncio.create_task(self._record(recorder, stop)))
             await asyncio.sleep(options.topic_refresh_ns / SECOND)
-
-    def _begin(self, topic: str, stop: asyncio.Event) -> None:
-        try:
-            recorder = self._recorder(topic)
-        except FilenameError as error:
-            log.error("topic %s is not recorded: %s", quote(topic), error)
-            self._refused.add(topic)
-        else:
-            log.info("found topic %s", topic)
-            self._recorders[topic] = recorder
-            self._start(recorder, stop)
-
-    def _recorder(self, topic: str) -> Recorder:
-        return Recorder(topic, self._options, self._config, self._work, self._finished)
 
 
 class Recorder:
@@ -242,27 +230,26 @@ class Recorder:
     def __init__(
         self, topic: str, options: Options, config: Config, work: Folder, finished: Folder | None
     ) -> None:
-        rotation = Rotation(options.rotate_size, options.rotate_interval_ns)
         file_names = template(
             options.filename_format,
             options.datetime_format,
             topic,
             options.host_identifier,
-            is_revised=options.gzip or any((rotation.size, rotation.interval_ns, finished)),
+            is_revised=options.gzip
+            or any((options.rotate_size, options.rotate_interval_ns, finished)),
             is_gzip=options.gzip,
         )
         self._label = f"[{topic}/{options.channel}]"
-        gzip_level = options.gzip_level if options.gzip else 0
         self.output = TopicOutput(
-            file_names, work, finished, rotation, gzip_level=gzip_level, label=self._label
+            file_names,
+            work,
+            finished,
+            rotate_size=options.rotate_size,
+            rotate_interval_ns=options.rotate_interval_ns,
+            gzip_level=options.gzip_level if options.gzip else 0,
+            label=self._label,
         )
-        self.consumer = Consumer(
-            topic,
-            options.channel,
-            nsqd_tcp_addresses=options.nsqd_tcp_addresses,
-            lookupd_http_addresses=options.lookupd_http_addresses,
-            config=config,
-        )
+        self.consumer = common.consumer_of(options, topic, options.channel, config)
         self._sync_interval = options.sync_interval_ns / SECOND
         self._skip_empty_files = options.skip_empty_files
         self._held: list[Batch] = []
@@ -310,37 +297,33 @@ class Recorder:
         self._reopening = True
         self._woken.set()
 
-    # Messages
-
     async def _receive(self) -> None:
         size = max(1, self.consumer.max_in_flight)
         # wait=0: messages are not collected to larger batches, because they are held until a sync
         # anyway.
         async for batch in self.consumer.batches(size, wait=0):
             async with self._writing:
-                await self._take(batch)
-
-    async def _take(self, batch: Batch) -> None:
-        if not self._held:
-            self._overdue_at = halfway(batch)
-            # _watch sleeps until the earlier of the two times that it knew; wake it to compute them
-            # again.
-            if self._overdue_at < self._tick_at:
-                self._woken.set()
-        self._held.append(batch)
-        self._held_count += len(batch)
-        # While it stops, consumer.stop() waits for these messages: do not leave them to the next
-        # tick.
-        sync = self._stopping or self._is_full()
-        files = self.output.files
-        if await self._on_disk(partial(self.output.write, batch.bodies, sync=sync)):
-            await self._finish()
-        if self.output.files > files:  # _watch does not know yet when the new file is too old
-            self._woken.set()
-
-    def _is_full(self) -> bool:
-        """Whether no more messages, or few, come before some are finished."""
-        return self._held_count >= self.consumer.max_in_flight or self.consumer.is_starved
+                if not self._held:
+                    now = time.monotonic()
+                    self._overdue_at = now + (batch.expires_at - now) / 2
+                    # _watch sleeps until the earlier of the two times that it knew; wake it to
+                    # compute them again.
+                    if self._overdue_at < self._tick_at:
+                        self._woken.set()
+                self._held.append(batch)
+                self._held_count += len(batch)
+                # While it stops, consumer.stop() waits for these messages: do not leave them to the
+                # next tick. Nor if no more messages, or few, come before some are finished.
+                sync = (
+                    self._stopping
+                    or self._held_count >= self.consumer.max_in_flight
+                    or self.consumer.is_starved
+                )
+                files = self.output.files
+                if await self._on_disk(partial(self.output.write, batch.bodies, sync=sync)):
+                    await self._finish()
+                if self.output.files > files:  # _watch does not know when the new file is too old
+                    self._woken.set()
 
     async def _finish(self) -> None:
         """Send FIN for all messages held: they are on the disk."""
@@ -349,35 +332,30 @@ class Recorder:
         for batch in held:
             await batch.finish()
 
-    # Time
-
     async def _watch(self) -> None:
+        """Sync, rotate or close the file when it is due; each leaves all messages on the disk."""
         self._tick_at = time.monotonic() + self._sync_interval
         while True:
-            await self._woken_by(min(self._tick_at, self._overdue_at, self.output.rotates_at))
+            due_at = min(self._tick_at, self._overdue_at, self.output.rotates_at)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, due_at - time.monotonic())):
+                    await self._woken.wait()
+            self._woken.clear()
             async with self._writing:
-                if (work := self._work_due(time.monotonic())) is not None:
-                    await self._on_disk(work)
-                    await self._finish()
-
-    def _work_due(self, now: float) -> Callable[[], None] | None:
-        """Return the file operation that is due; it leaves all messages held on the disk."""
-        if self._reopening:
-            self._reopening = False
-            return self.output.close
-        if now >= min(self._tick_at, self.output.rotates_at):
-            self._tick_at = now + self._sync_interval
-            return partial(self.output.tick, skip_empty_files=self._skip_empty_files)
-        if now >= self._overdue_at or self._stopping:
-            return self.output.sync
-        return None
-
-    async def _woken_by(self, when: float) -> None:
-        """Wait for a wake-up, or until this time of the monotonic clock."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, when - time.monotonic())):
-                await self._woken.wait()
-        self._woken.clear()
+                now = time.monotonic()
+                if self._reopening:
+                    self._reopening = False
+                    await self._on_disk(self.output.close)
+                elif now >= min(self._tick_at, self.output.rotates_at):
+                    self._tick_at = now + self._sync_interval
+                    await self._on_disk(
+                        partial(self.output.tick, skip_empty_files=self._skip_empty_files)
+                    )
+                elif now >= self._overdue_at or self._stopping:
+                    await self._on_disk(self.output.sync)
+                else:
+                    continue
+                await self._finish()
 
     async def _on_disk(self, call: Callable[[], T]) -> T:
         """Run a blocking call in a thread. Raises ToolError: it failed."""
@@ -420,56 +398,27 @@ class TopicFinder:
 
     async def _ask(self, asker: NsqlookupdClient, url: str) -> set[str]:
         try:
-            found = topics_in(await asker.ask(url))
+            found, left_out = names(await asker.ask(url), "topics")
         except (ConnectionError, ValueError) as error:
             if url not in self._failing:
                 log.error("nsqlookupd %s: %s", shown(url), error)
             self._failing.add(url)
             return set()
         self._failing.discard(url)
-        return found
-
-
-def topics_in(answer: Any) -> set[str]:
-    """Return the topics in a response of ``/topics``.
-
-    Raises:
-        ValueError: the response has another form, or lists too many.
-    """
-    found, left_out = names(answer, "topics")
-    if left_out:
-        log.warning("skipped %d topics with invalid names", left_out)
-    return set(found)
-
-
-def _pattern(options: Options) -> Pattern:
-    try:
-        return Pattern(options.topic_pattern)
-    except PatternError as error:
-        raise UsageError(f"--topic-pattern {quote(options.topic_pattern)}: {error}") from None
-
-
-def _folders(options: Options) -> tuple[Folder, Folder | None]:
-    """Return the folder to write to, and the folder to move finished files to (None: the same)."""
-    folder = _folder("output-dir", options.output_dir)
-    if not options.work_dir or os.path.realpath(options.work_dir) == folder.path:
-        return folder, None
-    return _folder("work-dir", options.work_dir, is_owned=True), folder
+        if left_out:
+            log.warning("skipped %d topics with invalid names", left_out)
+        return set(found)
 
 
 def _folder(flag: str, path: str, *, is_owned: bool = False) -> Folder:
     try:
         return Folder(path, is_owned=is_owned)
-    except OSError as error:
-        raise UsageError(f"--{flag} {quote(path)}: {_reason(error)}") from None
     except ValueError as error:
-        raise UsageError(f"--{flag} {quote(path)}: {error}") from None
-
-
-def _reason(error: OSError) -> str:
-    """Explain why a folder cannot be used: the system's error text, and further details."""
-    if not error.errno:
-        return str(error)
-    reason = os.strerror(error.errno)
-    more = "" if error.strerror in (None, reason) else f": {error.strerror}"
-    return f"{reason.lower()}{more}"
+        reason = str(error)
+    except OSError as error:
+        reason = str(error)
+        if error.errno:
+            text = os.strerror(error.errno)
+            more = "" if error.strerror in (None, text) else f": {error.strerror}"
+            reason = f"{text.lower()}{more}"
+    raise UsageError(f"--{flag} {quote(path)}: {reason}")

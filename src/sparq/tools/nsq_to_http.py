@@ -35,25 +35,30 @@ import logging
 import random
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
+from sparq.client.lookup import http_reason
 from sparq.client.message import Message
-from sparq.client.reasons import http_reason
 from sparq.program.logging import LEVELS, set_up
 from sparq.program.stdout import sparq_version
 from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.tools import common
-from sparq.tools.command_line import UsageError
-from sparq.tools.commands import CONTENT_TYPE
+from sparq.tools.commands import CONTENT_TYPE, UsageError
 from sparq.tools.commands import NsqToHttpOptions as Options
-from sparq.tools.hostpool import hosts_of
-from sparq.tools.relay import NotAcceptedError, NotSentError, Relay, check_every, consumer_of
+from sparq.tools.relay import (
+    HostPool,
+    NotAcceptedError,
+    NotSentError,
+    Relay,
+    check_every,
+    consumer_of,
+)
 
 PROGRAM: Final = "nsq_to_http"
 
@@ -83,24 +88,6 @@ class UnsendableError(Exception):
     """A message that must not be sent to this URL."""
 
 
-class _Template(NamedTuple):
-    """A URL split at the place of the body, which is in its path or in its query."""
-
-    before: str
-    behind: str
-    in_path: bool
-
-    def filled(self, body: bytes) -> URL:
-        """Return the URL with this body. Raises UnsendableError: it would go up in the path."""
-        # A query encodes a space as "+", which in a path is a literal plus sign.
-        text = quote(body, safe="") if self.in_path else quote_plus(body)
-        url = URL(f"{self.before}{text}{self.behind}", encoded=True)
-        # Some servers treat an encoded slash as a slash.
-        if self.in_path and not STEPS.isdisjoint(_SLASHES.split(unquote(url.raw_path, "latin-1"))):
-            raise UnsendableError("its body would act as . or .. in the URL's path")
-        return url.with_user(None)
-
-
 class HttpTarget:
     """One URL, and how to send a message to it.
 
@@ -122,8 +109,29 @@ class HttpTarget:
     def __init__(self, method: str, text: str, headers: Mapping[str, str]) -> None:
         flag = f"--{method.lower()}"
         self._method = method
-        url = _parsed(flag, text.replace("%s", "x", 1) if method == "GET" else text)
-        self._template = _template(flag, text) if method == "GET" else None
+        try:
+            url = URL(text.replace("%s", "x", 1) if method == "GET" else text)
+        except ValueError:
+            url = URL()
+        if url.scheme not in ("http", "https") or not url.host:
+            # Show neither the password nor the query.
+            shown = text.rpartition("@")[2].partition("?")[0]
+            raise UsageError(f"{flag} takes a URL that begins with http:// or https://: {shown!r}")
+        self._around: tuple[str, ...] = ()
+        if method == "GET":
+            self._around = around = tuple(text.split("%s"))
+            if len(around) != 2:
+                raise UsageError(f"{flag} takes a URL with one %s in place of the body")
+            if any(map(_NOT_IN_URLS.search, around)):
+                raise UsageError(f"{flag}: percent-encode everything except the %s")
+            parts = urlsplit(text)
+            if "%s" not in parts.path + parts.query:
+                raise UsageError(f"{flag}: the %s must be in the path or in the query")
+            self._in_path = "%s" in parts.path
+            try:
+                self._filled(b"x")
+            except UnsendableError:
+                raise UsageError(f"{flag}: a path with . or .. cannot contain %s") from None
         self._headers = CIMultiDict(headers)
         if url.user is not None:
             # Not left to aiohttp: it refuses a URL with a user if --header sets Authorization, and
@@ -133,6 +141,20 @@ class HttpTarget:
         self._url = url.with_user(None).with_fragment(None)
         self.shown = str(self._url.with_query(None))
 
+    def _filled(self, body: bytes) -> URL:
+        """Return the URL of a GET of this body.
+
+        Raises:
+            UnsendableError: it would go up in the path.
+        """
+        # A query encodes a space as "+", which in a path is a literal plus sign.
+        text = quote(body, safe="") if self._in_path else quote_plus(body)
+        url = URL(text.join(self._around), encoded=True)
+        # Some servers treat an encoded slash as a slash.
+        if self._in_path and not STEPS.isdisjoint(_SLASHES.split(unquote(url.raw_path, "latin-1"))):
+            raise UnsendableError("its body would act as . or .. in the URL's path")
+        return url.with_user(None)
+
     async def send(self, session: aiohttp.ClientSession, body: bytes) -> None:
         """Send one message and wait for the response.
 
@@ -141,19 +163,29 @@ class HttpTarget:
             NotAcceptedError: the status is not a success, or there was no response.
             UnsendableError: the message must not be sent there.
         """
-        url = self._template.filled(body) if self._template else self._url
-        data = None if self._template else body if len(body) < WHOLE_BYTES_MAX else io.BytesIO(body)
+        is_get = bool(self._around)
+        url = self._filled(body) if is_get else self._url
+        data = None if is_get else body if len(body) < WHOLE_BYTES_MAX else io.BytesIO(body)
         try:
             async with session.request(
                 self._method, url, data=data, headers=self._headers, allow_redirects=False
             ) as response:
-                await drain(response)
-                if response.status not in (range(200, 201) if self._template else range(200, 300)):
+                size = 0
+                with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+                    async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+                        size += len(chunk)
+                        if size > ANSWER_BYTES_MAX:
+                            response.close()
+                            break
+                if response.status not in (range(200, 201) if is_get else range(200, 300)):
                     raise NotAcceptedError(f"{self.shown}: status {response.status}")
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise NotSentError(f"{self.shown}: {reason(error)}") from error
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise NotAcceptedError(f"{self.shown}: {reason(error)}") from error
+            why = http_reason(error)
+            if isinstance(error, aiohttp.ClientResponseError):
+                why = f"{error.message:.200}"
+            unsent = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+            kind = NotSentError if isinstance(error, unsent) else NotAcceptedError
+            raise kind(f"{self.shown}: {why}") from error
 
 
 def open_session(connect_seconds: float, request_seconds: float) -> aiohttp.ClientSession:
@@ -166,24 +198,6 @@ def open_session(connect_seconds: float, request_seconds: float) -> aiohttp.Clie
         # The body is not used, and a small compressed one could expand to gigabytes.
         auto_decompress=False,
     )
-
-
-async def drain(response: aiohttp.ClientResponse) -> None:
-    """Read the rest of a response; close the connection if it is larger than the limit."""
-    size = 0
-    with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
-        async for chunk in response.content.iter_chunked(CHUNK_BYTES):
-            size += len(chunk)
-            if size > ANSWER_BYTES_MAX:
-                response.close()
-                return
-
-
-def reason(error: Exception) -> str:
-    """Return why a request failed, without its URL."""
-    if isinstance(error, aiohttp.ClientResponseError):
-        return f"{error.message:.200}"
-    return http_reason(error)
 
 
 def parse_headers(texts: Sequence[str], base: Mapping[str, str]) -> CIMultiDict[str]:
@@ -207,37 +221,6 @@ def parse_headers(texts: Sequence[str], base: Mapping[str, str]) -> CIMultiDict[
     return found
 
 
-def _parsed(flag: str, text: str) -> URL:
-    """Parse an HTTP URL."""
-    try:
-        url = URL(text)
-    except ValueError:
-        url = URL()
-    if url.scheme not in ("http", "https") or not url.host:
-        # Show neither the password nor the query.
-        shown = text.rpartition("@")[2].partition("?")[0]
-        raise UsageError(f"{flag} takes a URL that begins with http:// or https://: {shown!r}")
-    return url
-
-
-def _template(flag: str, text: str) -> _Template:
-    """Split a URL at its one ``%s``, which is in its path or its query."""
-    if text.count("%s") != 1:
-        raise UsageError(f"{flag} takes a URL with one %s in place of the body")
-    before, behind = text.split("%s")
-    if _NOT_IN_URLS.search(before) or _NOT_IN_URLS.search(behind):
-        raise UsageError(f"{flag}: percent-encode everything except the %s")
-    parts = urlsplit(text)
-    if "%s" not in parts.path + parts.query:
-        raise UsageError(f"{flag}: the %s must be in the path or in the query")
-    template = _Template(before, behind, "%s" in parts.path)
-    try:
-        template.filled(b"x")
-    except UnsendableError:
-        raise UsageError(f"{flag}: a path with . or .. cannot contain %s") from None
-    return template
-
-
 def check(options: Options) -> None:
     """Check the options.
 
@@ -255,16 +238,13 @@ def check(options: Options) -> None:
         raise UsageError(f"--sample is {options.sample:g}: use a number from 0 to 1")
     if options.n < 1:
         raise UsageError(f"--n is {options.n}: use 1 or more")
-    for flag, value in (
-        ("connect", options.http_client_connect_timeout_ns),
-        ("request", options.http_client_request_timeout_ns),
-    ):
-        if value <= 0:
-            raise UsageError(f"--http-client-{flag}-timeout should be positive")
+    common.check_positive(
+        options, "http_client_connect_timeout_ns", "http_client_request_timeout_ns"
+    )
 
 
-def endpoints_of(options: Options) -> dict[str, HttpTarget]:
-    """Return the endpoints by the name that logs use.
+def targets_of(options: Options) -> dict[str, HttpTarget]:
+    """Return the targets by the name that logs use.
 
     Raises:
         UsageError: a URL or a header is not valid.
@@ -278,69 +258,45 @@ def endpoints_of(options: Options) -> dict[str, HttpTarget]:
     method, texts = ("POST", options.post) if options.post else ("GET", options.get)
     found: dict[str, HttpTarget] = {}
     for text in dict.fromkeys(texts):
-        endpoint = HttpTarget(method, text, parse_headers(options.header, headers))
+        target = HttpTarget(method, text, parse_headers(options.header, headers))
         # Several URLs may differ only in parts that are not shown.
-        same = sum(name.partition(" ")[0] == endpoint.shown for name in found)
-        found[f"{endpoint.shown} ({same + 1})" if same else endpoint.shown] = endpoint
+        same = sum(name.partition(" ")[0] == target.shown for name in found)
+        found[f"{target.shown} ({same + 1})" if same else target.shown] = target
     return found
-
-
-class NsqToHttp:
-    """The running tool.
-
-    Args:
-        options: the options.
-        session: the HTTP client session.
-
-    Raises:
-        UsageError: an option is not valid; the text names its flag.
-    """
-
-    def __init__(self, options: Options, session: aiohttp.ClientSession) -> None:
-        self._sample = options.sample
-        self._session = session
-        self._endpoints = endpoints_of(options)
-        self._rng = random.Random()  # noqa: S311 - chooses messages and hosts, guards nothing
-        hosts = hosts_of(options.mode, self._endpoints, self._rng)
-        self.relay = Relay(self._endpoints, hosts, options.status_every, options.n)
-
-    async def handle(self, message: Message) -> None:
-        """Send a message, or skip it according to ``--sample``."""
-        if self._sample < 1 and self._rng.random() >= self._sample:
-            return
-
-        async def send(name: str) -> None:
-            await self._endpoints[name].send(self._session, message.body)
-
-        try:
-            await self.relay.forward(message, send)
-        except UnsendableError as error:
-            # The message itself is at fault: do not back off, the others need not wait.
-            logger.error("message %s is not sent: %s", message.id, error)
-            await message.requeue(backoff=False)
 
 
 async def serve(options: Options, stop: asyncio.Event) -> int:
     """Run the tool until the event is set; return its exit status.
 
     Raises:
-        UsageError: an option is not valid.
+        UsageError: an option is not valid; the text names its flag.
     """
     check(options)
     set_up(f"[{PROGRAM}] ", LEVELS["info"])
     check_every(options.status_every)
+    rng = random.Random()  # noqa: S311 - chooses messages and hosts, guards nothing
     seconds = (options.http_client_connect_timeout_ns, options.http_client_request_timeout_ns)
     async with open_session(*(each / SECOND for each in seconds)) as session:
-        tool = NsqToHttp(options, session)
-        consumer = consumer_of(
-            PROGRAM,
-            options,
-            options.topic,
-            options.channel,
-            tool.handle,
-            max_in_flight=options.max_in_flight,
-        )
-        await tool.relay.serve([consumer], stop, options.wait_for_nsqd_ns)
+        targets = targets_of(options)
+        hosts = HostPool(options.mode, targets, rng)
+        relay = Relay(targets, hosts, options.status_every, options.n)
+
+        async def handle(message: Message) -> None:
+            if options.sample < 1 and rng.random() >= options.sample:
+                return
+
+            async def send(name: str) -> None:
+                await targets[name].send(session, message.body)
+
+            try:
+                await relay.forward(message, send)
+            except UnsendableError as error:
+                # The message itself is at fault: do not back off, the others need not wait.
+                logger.error("message %s is not sent: %s", message.id, error)
+                await message.requeue(backoff=False)
+
+        consumer = consumer_of(PROGRAM, options, options.topic, handle)
+        await relay.serve([consumer], stop, options.wait_for_nsqd_ns)
     return 0
 
 

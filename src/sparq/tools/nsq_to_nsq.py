@@ -33,33 +33,29 @@ import logging
 import math
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from sparq.client.arguments import parse_addresses
 from sparq.client.batch import Batch
-from sparq.client.config import Config
 from sparq.client.connection import STORAGE_REFUSALS
 from sparq.client.consumer import Consumer
-from sparq.client.errors import ProducerFullError, PublishError, SparqClientError
+from sparq.client.errors import PublishError, SparqClientError
 from sparq.client.message import Message
 from sparq.client.producer import Producer
-from sparq.client.publish import Receipt
 from sparq.program.logging import LEVELS, set_up
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.names import is_valid_name, quote
 from sparq.tools import common
-from sparq.tools.command_line import UsageError
 from sparq.tools.commands import NsqToNsqOptions as Options
-from sparq.tools.common import TOGETHER_BYTES, TOGETHER_COUNT, runs
-from sparq.tools.hostpool import hosts_of
+from sparq.tools.commands import UsageError
+from sparq.tools.common import TOGETHER_COUNT, runs
 from sparq.tools.relay import (
     BatchRefusedError,
+    HostPool,
     NotAcceptedError,
     NotSentError,
-    OnResult,
-    Refusal,
     Relay,
     check_every,
     consumer_of,
@@ -67,7 +63,7 @@ from sparq.tools.relay import (
 
 PROGRAM: Final = "nsq_to_nsq"
 AT_A_TIME_MAX: Final = 1000
-"""Publishes that are retried at the same time; more would not be faster."""
+"""Publishes under way at the same time; more would not be faster."""
 
 OF_ONE_OF_THEM: Final = frozenset({"E_BAD_MESSAGE", "E_BAD_BODY"})
 """Refusals of a batch whose messages may pass one by one: one, or the whole batch, is too large."""
@@ -116,18 +112,21 @@ class MessageFilter:
         if not self:
             return body
         fields = parsed(body)
-        if self.required and not self._wanted(fields):
+        if self.required and self.required not in fields:
+            if self.value:
+                raise FieldMissingError(f"no field {self.required!r}")
+            return None
+        if self.value and not equals(fields[self.required], self.value):
             return None
         if not self.kept:
             return body
-        return encoded({name: fields[name] for name in self.kept if name in fields})
-
-    def _wanted(self, fields: dict[str, Any]) -> bool:
-        if not self.value:
-            return self.required in fields
-        if self.required not in fields:
-            raise FieldMissingError(f"no field {self.required!r}")
-        return equals(fields[self.required], self.value)
+        kept = {name: fields[name] for name in self.kept if name in fields}
+        try:
+            return _ENCODER.encode(kept).encode()
+        except RecursionError:
+            raise NotAnObjectError("it is nested too deeply") from None
+        except UnicodeEncodeError:  # a lone surrogate, which JSON can express and UTF-8 cannot
+            return _ASCII_ENCODER.encode(kept).encode()
 
 
 def parsed(body: bytes) -> dict[str, Any]:
@@ -141,16 +140,6 @@ def parsed(body: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise NotAnObjectError("it is JSON, but not an object")
     return found
-
-
-def encoded(fields: dict[str, Any]) -> bytes:
-    """Encode fields as a body. Raises NotAnObjectError: they are nested too deeply."""
-    try:
-        return _ENCODER.encode(fields).encode()
-    except RecursionError:
-        raise NotAnObjectError("it is nested too deeply") from None
-    except UnicodeEncodeError:  # a lone surrogate, which JSON can express and UTF-8 cannot
-        return _ASCII_ENCODER.encode(fields).encode()
 
 
 def equals(value: object, text: str) -> bool:
@@ -201,190 +190,62 @@ def check(options: Options) -> None:
     topic = options.destination_topic
     if topic and not is_valid_name(topic):
         raise UsageError(f"--destination-topic {quote(topic)} is not valid")
-    if copies_to_itself(options):
+    # A message would come back and be copied again, endlessly.
+    same_nsqd = set(options.nsqd_tcp_addresses) & set(options.destination_nsqd_tcp_addresses)
+    if same_nsqd and (topic or options.topic[0]) in options.topic:
         raise UsageError("--destination-nsqd-tcp-address: a topic would be copied to itself")
     if options.require_json_value and not options.require_json_field:
         raise UsageError("--require-json-value is valid with --require-json-field only")
 
 
-def copies_to_itself(options: Options) -> bool:
-    """Whether a message would come back and be copied again, endlessly."""
-    same_nsqd = set(options.nsqd_tcp_addresses) & set(options.destination_nsqd_tcp_addresses)
-    return bool(same_nsqd) and (options.destination_topic or options.topic[0]) in options.topic
+async def publish(producer: Producer, address: str, topic: str, bodies: Sequence[bytes]) -> None:
+    """Publish messages together to one nsqd and wait for the OK.
 
-
-class Destination:
-    """One nsqd to publish to."""
-
-    def __init__(self, address: str, config: Config) -> None:
-        """Raises ValueError: it is not an address."""
-        self.producer = Producer(address, config=config)
-        self._address = address
-
-    async def publish(self, topic: str, bodies: Sequence[bytes]) -> None:
-        """Publish messages together and wait for the OK.
-
-        Raises:
-            NotSentError: they are not stored there.
-            NotAcceptedError: they were refused, or it is unknown whether they are stored.
-            BatchRefusedError: they were refused because of one of them.
-        """
-        # Wait for a connection that is being made, but not for one that has failed.
-        if (why := self.producer.errors.get(self._address)) is not None:
-            raise NotSentError(f"nsqd {self._address}: {why}")
-        try:
-            if len(bodies) == 1:
-                await self.producer.publish(topic, bodies[0])
-            else:
-                await self.producer.multi_publish(topic, bodies)
-        except (RemoteError, SparqClientError) as error:
-            raise self._refusal(error, len(bodies)) from error
-
-    def offer(self, topic: str, bodies: Sequence[bytes], on_result: OnResult) -> bool:
-        """Publish messages and return at once; False: no connection has room for them."""
-        if not self.producer.connections:
-            return False
-
-        def done(outcome: Receipt | Exception) -> None:
-            on_result(
-                self._refusal(outcome, len(bodies)) if isinstance(outcome, Exception) else None
-            )
-
-        try:
-            if len(bodies) == 1:
-                self.producer.publish_nowait(topic, bodies[0], done)
-            else:
-                self.producer.multi_publish_nowait(topic, bodies, done)
-        except ProducerFullError:
-            return False
-        return True
-
-    def _refusal(self, error: Exception, count: int) -> Refusal:
+    Raises:
+        NotSentError: they are not stored there.
+        NotAcceptedError: they were refused, or it is unknown whether they are stored.
+        BatchRefusedError: they were refused because of one of them.
+    """
+    # Wait for a connection that is being made, but not for one that has failed.
+    if (why := producer.errors.get(address)) is not None:
+        raise NotSentError(f"nsqd {address}: {why}")
+    try:
+        if len(bodies) == 1:
+            await producer.publish(topic, bodies[0])
+        else:
+            await producer.multi_publish(topic, bodies)
+    except (RemoteError, SparqClientError) as error:
         code = error.code if isinstance(error, RemoteError) else ""
-        if count > 1 and code in OF_ONE_OF_THEM:
-            return BatchRefusedError(str(error))
+        if len(bodies) > 1 and code in OF_ONE_OF_THEM:
+            raise BatchRefusedError(str(error)) from error
         if isinstance(error, PublishError):
             is_stored_nowhere = not error.unanswered
         else:
             is_stored_nowhere = code in STORAGE_REFUSALS
         kind = NotSentError if is_stored_nowhere else NotAcceptedError
-        return kind(f"nsqd {self._address}: {error.__cause__ or error}")
+        raise kind(f"nsqd {address}: {error.__cause__ or error}") from error
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OutgoingBatch:
-    """Messages that are published together.
-
-    Attributes:
-        destinations: where they may go, by address.
-        topic: the topic there.
-        batch: the messages.
-        bodies: the body to publish for each of them.
-    """
-
-    destinations: Mapping[str, Destination]
-    topic: str
-    batch: Batch
-    bodies: Sequence[bytes]
-
-    def offer(self, host: str, on_result: OnResult) -> bool:
-        """Publish the messages to this host if that is possible without waiting."""
-        return self.destinations[host].offer(self.topic, self.bodies, on_result)
-
-    async def send(self, host: str) -> None:
-        """Publish the messages to this host."""
-        await self.destinations[host].publish(self.topic, self.bodies)
-
-    def singly(self) -> Iterator[OutgoingBatch]:
-        """Yield each message on its own."""
-        for message, body in zip(self.batch, self.bodies, strict=True):
-            yield OutgoingBatch(self.destinations, self.topic, Batch([message]), [body])
-
-    def bounded(self) -> Iterator[OutgoingBatch]:
-        """Split the messages into parts that fit into one publish each."""
-        if sum(map(len, self.bodies)) <= TOGETHER_BYTES:
-            yield self
-            return
-        at = 0
-        for bodies in runs(self.bodies):
-            end = at + len(bodies)
-            yield OutgoingBatch(self.destinations, self.topic, Batch(self.batch[at:end]), bodies)
-            at = end
-
-
-class NsqToNsq:
-    """The running tool.
-
-    Args:
-        options: the options.
-        destinations: the nsqds to publish to, by address.
-
-    Raises:
-        UsageError: an option is not valid.
-    """
-
-    def __init__(self, options: Options, destinations: dict[str, Destination]) -> None:
-        self._options = options
-        self._destinations = destinations
-        self._filter = MessageFilter(
-            options.require_json_field, options.require_json_value, options.whitelist_json_field
-        )
-        rng = random.Random()  # noqa: S311 - chooses hosts, guards nothing
-        hosts = hosts_of(options.mode, destinations, rng)
-        self.relay = Relay(destinations, hosts, options.status_every, AT_A_TIME_MAX)
-
-    def consumers(self) -> list[Consumer]:
-        """Return one consumer for each topic."""
-        options = self._options
-        return [
-            consumer_of(
-                PROGRAM, options, topic, options.channel, max_in_flight=options.max_in_flight
-            )
-            for topic in dict.fromkeys(options.topic)
-        ]
-
-    async def follow(self, consumer: Consumer) -> None:
-        """Copy the consumer's messages until it is stopped."""
-        topic = self._options.destination_topic or consumer.topic
-        # Divide max_in_flight, so that every destination gets a batch.
-        size = max(1, min(TOGETHER_COUNT, consumer.max_in_flight // len(self._destinations)))
-        async for batch in consumer.batches(size, wait=0):
-            passed, bodies = self._passed(batch) if self._filter else (batch, batch.bodies)
-            if bodies:
-                for copies in OutgoingBatch(self._destinations, topic, passed, bodies).bounded():
-                    self.relay.start(copies)
-
-    def _passed(self, batch: Batch) -> tuple[Batch, list[bytes]]:
-        """Return the messages that pass the filter and their bodies; answer the others."""
-        passed: list[Message] = []
-        bodies: list[bytes] = []
-        for message in batch:
-            try:
-                body = self._filter.passed(message.body)
-            except NotAnObjectError as error:
-                logger.error("message %s is dropped: not a JSON object: %s", message.id, error)
-                body = None
-            except FieldMissingError as error:
-                logger.warning("%s; message %s, attempt %d", error, message.id, message.attempts)
-                message.requeue()
-                continue
-            if body is None:
-                message.finish()
-            else:
-                passed.append(message)
-                bodies.append(body)
-        return Batch(passed), bodies
-
-
-def destinations_of(options: Options) -> dict[str, Destination]:
-    """Return the nsqds to publish to, by address. Raises UsageError: an option is not valid."""
-    # The client sends each publish once: the relay chooses the nsqd for a retry.
-    config = common.client_config(PROGRAM, options.producer_opt, "producer-opt", publish_attempts=1)
-    try:
-        addresses = parse_addresses(options.destination_nsqd_tcp_addresses)
-    except ValueError as error:
-        raise UsageError(f"--destination-nsqd-tcp-address: {error}") from None
-    return {address: Destination(address, config) for address in addresses}
+def filtered(wanted: MessageFilter, batch: Batch) -> tuple[Batch, list[bytes]]:
+    """Return the messages that pass the filter and their bodies; answer the others."""
+    passed: list[Message] = []
+    bodies: list[bytes] = []
+    for message in batch:
+        try:
+            body = wanted.passed(message.body)
+        except NotAnObjectError as error:
+            logger.error("message %s is dropped: not a JSON object: %s", message.id, error)
+            body = None
+        except FieldMissingError as error:
+            logger.warning("%s; message %s, attempt %d", error, message.id, message.attempts)
+            message.requeue()
+            continue
+        if body is None:
+            message.finish()
+        else:
+            passed.append(message)
+            bodies.append(body)
+    return Batch(passed), bodies
 
 
 async def serve(options: Options, stop: asyncio.Event) -> int:
@@ -396,13 +257,50 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
     check(options)
     set_up(f"[{PROGRAM}] ", LEVELS["info"])
     check_every(options.status_every)
-    destinations = destinations_of(options)
-    tool = NsqToNsq(options, destinations)
-    consumers = tool.consumers()
+    # The client sends each publish once: the relay chooses the nsqd for a retry.
+    config = common.client_config(PROGRAM, options.producer_opt, "producer-opt", publish_attempts=1)
+    try:
+        addresses = parse_addresses(options.destination_nsqd_tcp_addresses)
+    except ValueError as error:
+        raise UsageError(f"--destination-nsqd-tcp-address: {error}") from None
+    producers = {address: Producer(address, config=config) for address in addresses}
+    hosts = HostPool(options.mode, producers, random.Random())  # noqa: S311 - guards nothing
+    relay = Relay(producers, hosts, options.status_every, AT_A_TIME_MAX)
+    wanted = MessageFilter(
+        options.require_json_field, options.require_json_value, options.whitelist_json_field
+    )
+
+    async def copy(topic: str, batch: Batch, bodies: Sequence[bytes]) -> None:
+        """Publish messages together; if they are refused because of one of them, one by one."""
+
+        async def send(address: str) -> None:
+            await publish(producers[address], address, topic, bodies)
+
+        try:
+            await relay.forward(batch, send)
+        except BatchRefusedError:
+            for message, body in zip(batch, bodies, strict=True):
+                relay.spawn(copy(topic, Batch([message]), [body]))
+
+    async def follow(consumer: Consumer) -> None:
+        """Copy the consumer's messages until it is stopped."""
+        topic = options.destination_topic or consumer.topic
+        # Divide max_in_flight, so that every destination gets a batch.
+        size = max(1, min(TOGETHER_COUNT, consumer.max_in_flight // len(producers)))
+        async for batch in consumer.batches(size, wait=0):
+            passed, bodies = filtered(wanted, batch) if wanted else (batch, batch.bodies)
+            at = 0
+            for part in runs(bodies):
+                whole = len(part) == len(passed)
+                messages = passed if whole else Batch(passed[at : at + len(part)])
+                relay.spawn(copy(topic, messages, part))
+                at += len(part)
+
+    consumers = [consumer_of(PROGRAM, options, topic) for topic in dict.fromkeys(options.topic)]
     async with contextlib.AsyncExitStack() as stack:
-        for destination in destinations.values():
-            await stack.enter_async_context(destination.producer)
-        await tool.relay.serve(consumers, stop, options.wait_for_nsqd_ns, tool.follow)
+        for producer in producers.values():
+            await stack.enter_async_context(producer)
+        await relay.serve(consumers, stop, options.wait_for_nsqd_ns, follow)
     return 0
 
 

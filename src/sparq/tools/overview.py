@@ -23,8 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from sparq.client.reasons import one_line
 from sparq.cluster.figures import ChannelFigures, NsqdFigures, lag_of, state_of
+from sparq.protocol.names import one_line
 
 ORDER: Final = ("ok", "paused", "behind", "no channel", "no consumers", "stuck")
 """The states, the worst last."""
@@ -36,6 +36,14 @@ SAME: Final = {"topic paused": "paused", GONE: "ok"}
 GONE_MAX: Final = 1000
 """Maximum number of gone nsqds for which the last figures are kept."""
 
+RATES: Final = {
+    "in_rate": "message_count",
+    "out_rate": "finished",
+    "requeue_rate": "requeue_count",
+    "timeout_rate": "timeout_count",
+}
+"""Each rate of a row, and the counter that it is computed from."""
+
 Key = tuple[str, str]
 """Topic and channel; for the topic itself the channel is ""."""
 
@@ -45,11 +53,6 @@ class Severity(NamedTuple):
 
     severity: int
     words: str
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether the consumers finish nothing."""
-        return self.words.startswith("stuck")
 
 
 def severity(state: str) -> int:
@@ -141,53 +144,24 @@ class OverviewRow:
         """The state, with its words."""
         if not self.nsqds:
             return Severity(2 * len(ORDER), GONE)
-        words = self._own_words() if not self.channel else self._channel_words()
+        if self.channel:
+            lag = self.lag_seconds
+            words = state_of(
+                topic_paused=self.topic_paused,
+                gone=bool(self.gone),
+                paused=self.is_paused,
+                clients=self.clients,
+                readers=self.readers,
+                unfinished=self.unfinished,
+                idle_seconds=self.idle_seconds or 0.0,
+                lag_seconds=math.nan if lag is None else lag,
+            )
+        else:
+            words = "paused" if self.is_paused else "ok" if self.has_channels else "no channel"
+            if self.gone:
+                words = GONE if words == "ok" else f"{words}, {GONE}"
         first = words.partition(",")[0]
         return Severity(severity(SAME.get(first, first)) + bool(self.gone), words)
-
-    def _own_words(self) -> str:
-        state = "paused" if self.is_paused else "ok" if self.has_channels else "no channel"
-        return state if not self.gone else GONE if state == "ok" else f"{state}, {GONE}"
-
-    def _channel_words(self) -> str:
-        lag = self.lag_seconds
-        return state_of(
-            topic_paused=self.topic_paused,
-            gone=bool(self.gone),
-            paused=self.is_paused,
-            clients=self.clients,
-            readers=self.readers,
-            unfinished=self.unfinished,
-            idle_seconds=self.idle_seconds or 0.0,
-            lag_seconds=math.nan if lag is None else lag,
-        )
-
-    def take(self, now: ChannelFigures, before: ChannelFigures | None, seconds: float) -> None:
-        """Add the figures of one nsqd that answered."""
-        self.nsqds += 1
-        self.depth += now.depth
-        self.in_flight += now.in_flight_count
-        self.deferred += now.deferred_count
-        self.clients += now.client_count
-        # A Spark query is not a client, and holds the channel only while it reads.
-        self.readers += bool(now.range_reader or now.range_query)
-        self.ages = (*self.ages, now.oldest_waiting_seconds)
-        self.is_paused |= now.paused
-        if before is None or seconds <= 0:
-            return
-        for name, counter in RATES.items() if self.channel else (("in_rate", "message_count"),):
-            # A topic or channel that was deleted and created again counts from 0.
-            grown = max(0, getattr(now, counter) - getattr(before, counter)) / seconds
-            setattr(self, name, (getattr(self, name) or 0.0) + grown)
-
-
-RATES: Final = {
-    "in_rate": "message_count",
-    "out_rate": "finished",
-    "requeue_rate": "requeue_count",
-    "timeout_rate": "timeout_count",
-}
-"""Each rate of a row, and the counter that it is computed from."""
 
 
 class GoneNsqd(NamedTuple):
@@ -221,15 +195,19 @@ class Overview:
 
     def total(self, name: str) -> float | None:
         """Return the sum of a figure over all rows; None if it is unknown for each of them."""
-        known = [value for row in self.rows if (value := getattr(row, name)) is not None]
-        return sum(known) if known else None
+        return _sum_known([getattr(row, name) for row in self.rows])
+
+
+def _sum_known(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def overview(
     before: Mapping[str, NsqdSample],
     now: Mapping[str, NsqdSample],
-    lost: Mapping[str, NsqdSample] | None = None,
-    at_seconds: float = 0.0,
+    lost: Mapping[str, NsqdSample],
+    at_seconds: float,
 ) -> Overview:
     """Compare two samples of the cluster; each maps an nsqd's address to its `NsqdSample`.
 
@@ -241,73 +219,74 @@ def overview(
     """
     rows: dict[Key, OverviewRow] = {}
     for address, after in now.items():
-        _take(rows, before.get(address), after)
-    lost = lost or {}
-    gone = {address: last for address, last in lost.items() if not last.stats.was_drained}
-    for address, last in gone.items():
+        _add(rows, before.get(address), after)
+    gone = {}
+    for address, last in lost.items():
+        if last.stats.was_drained:
+            continue
         for key in last.counts:
             row = rows.setdefault(key, OverviewRow(*key, nsqds=0))
             row.gone = (*row.gone, address)
+        counts = last.counts.values()
+        gone[address] = GoneNsqd(
+            at_seconds - last.at_seconds,
+            sum(each.depth for each in counts),
+            sum(each.in_flight_count for each in counts),
+            sum(each.deferred_count for each in counts),
+        )
     topics = [row for row in rows.values() if not row.channel]
-    rates = [row.in_rate for row in topics if row.in_rate is not None]
+    read = {row.topic for row in rows.values() if row.channel}
+    for row in topics:
+        row.has_channels = row.topic in read
     return Overview(
-        _worth_showing(rows),
+        # Channels, and topics that have no channel or hold messages.
+        [row for _, row in sorted(rows.items()) if row.depth or not row.has_channels],
         len(now),
         len(topics),
-        sum(rates) if rates else None,
-        {at: one_line(f"{s.state}: {s.health}") for at, s in _stats(now) if "disk" in s.state},
-        {address: gone_since(last, at_seconds) for address, last in gone.items()},
+        _sum_known([row.in_rate for row in topics]),
+        {
+            address: one_line(f"{stats.state}: {stats.health}")
+            for address, stats in ((address, sample.stats) for address, sample in now.items())
+            if "disk" in stats.state
+        },
+        gone,
         frozenset(lost.keys() - gone.keys()),
     )
 
 
-def _stats(now: Mapping[str, NsqdSample]) -> list[tuple[str, NsqdFigures]]:
-    return [(address, sample.stats) for address, sample in now.items()]
-
-
-def row_of(key: Key, before: NsqdSample | None, now: NsqdSample) -> OverviewRow | None:
-    """Return a channel's row from one nsqd alone; None if it does not have the channel."""
-    rows: dict[Key, OverviewRow] = {}
-    _take(rows, before, now, {key})
-    return rows.get(key)
-
-
-def _take(
+def _add(
     rows: dict[Key, OverviewRow],
     before: NsqdSample | None,
     now: NsqdSample,
-    wanted: set[Key] | None = None,
+    wanted: Key | None = None,
 ) -> None:
-    """Add one nsqd's figures to the rows, all or those wanted."""
+    """Add the figures of one nsqd that answered to the rows: all of them, or one."""
     # After a restart the counters begin at 0: the difference to those before would be no rate.
     if before is None or before.stats.start_time != now.stats.start_time:
         before = NsqdSample(now.at_seconds, now.stats, {})
-    for key in now.counts if wanted is None else wanted & now.counts.keys():
+    seconds = now.at_seconds - before.at_seconds
+    for key, each in now.counts.items():
+        if wanted not in (None, key):
+            continue
         row = rows.setdefault(key, OverviewRow(*key, nsqds=0))
-        row.take(now.counts[key], before.counts.get(key), now.at_seconds - before.at_seconds)
-        row.topic_paused |= bool(key[1]) and now.counts[key[0], ""].paused
-
-
-def _worth_showing(rows: dict[Key, OverviewRow]) -> list[OverviewRow]:
-    """Return, in order, the channels, and topics that have no channel or hold messages."""
-    read = {row.topic for row in rows.values() if row.channel}
-    found = []
-    for _, row in sorted(rows.items()):
-        row.has_channels = not row.channel and row.topic in read
-        if row.channel or row.depth or not row.has_channels:
-            found.append(row)
-    return found
-
-
-def gone_since(last: NsqdSample, at_seconds: float) -> GoneNsqd:
-    """Sum up the last figures of an nsqd that is gone."""
-    counts = last.counts.values()
-    return GoneNsqd(
-        at_seconds - last.at_seconds,
-        sum(each.depth for each in counts),
-        sum(each.in_flight_count for each in counts),
-        sum(each.deferred_count for each in counts),
-    )
+        row.nsqds += 1
+        row.depth += each.depth
+        row.in_flight += each.in_flight_count
+        row.deferred += each.deferred_count
+        row.clients += each.client_count
+        # A Spark query is not a client, and holds the channel only while it reads.
+        row.readers += bool(each.range_reader or each.range_query)
+        row.ages = (*row.ages, each.oldest_waiting_seconds)
+        row.is_paused |= each.paused
+        row.topic_paused |= bool(row.channel) and now.counts[row.topic, ""].paused
+        earlier = before.counts.get(key)
+        if earlier is None or seconds <= 0:
+            continue
+        for name, counter in RATES.items():
+            if row.channel or name == "in_rate":
+                # A topic or channel that was deleted and created again counts from 0.
+                grown = max(0, getattr(each, counter) - getattr(earlier, counter)) / seconds
+                setattr(row, name, (getattr(row, name) or 0.0) + grown)
 
 
 class ChannelPart(NamedTuple):
@@ -341,7 +320,14 @@ class SampleHistory:
         self._before, self._now = before, dict(now)
         self._gone = {address: gone[address] for address in sorted(latest)}
         seen = overview(before, now, self._gone, at_seconds)
-        self._note_idle(seen, at_seconds)
+        busy_at = {}
+        for row in seen.rows:
+            busy = self._busy_at.get(row.key, at_seconds)
+            if row.out_rate is None or row.out_rate > 0 or not row.unfinished:
+                busy = at_seconds
+            busy_at[row.key] = busy
+            row.idle_seconds = at_seconds - busy or None
+        self._busy_at = busy_at
         return seen
 
     def dismiss_gone(self) -> None:
@@ -351,22 +337,9 @@ class SampleHistory:
     def parts(self, key: Key) -> list[ChannelPart]:
         """Return a channel's row for each nsqd that has it, by address; gone nsqds are marked."""
         found = []
-        for address, now in self._now.items():
-            row = row_of(key, self._before.get(address), now)
-            if row is not None:
-                found.append(ChannelPart(address, row, False))
-        for address, last in self._gone.items():
-            row = row_of(key, None, last)
-            if row is not None:
-                found.append(ChannelPart(address, row, True))
-        return sorted(found)
-
-    def _note_idle(self, seen: Overview, at_seconds: float) -> None:
-        busy_at = {}
-        for row in seen.rows:
-            earlier = self._busy_at.get(row.key)
-            if row.out_rate is None or row.out_rate > 0 or not row.unfinished or earlier is None:
-                earlier = at_seconds
-            busy_at[row.key] = earlier
-            row.idle_seconds = at_seconds - earlier or None
-        self._busy_at = busy_at
+        for samples, is_gone in ((self._now, False), (self._gone, True)):
+            for address, sample in samples.items():
+                rows: dict[Key, OverviewRow] = {}
+                _add(rows, None if is_gone else self._before.get(address), sample, key)
+                found += [ChannelPart(address, row, is_gone) for row in rows.values()]
+        return sorted(found, key=lambda part: part.address)

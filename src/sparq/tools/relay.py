@@ -5,10 +5,13 @@
    tried again, a few times within two seconds: a restarting host is back by then, and a requeue
    would take far longer.
 2. After any other failure the message may have arrived, and is requeued at once.
-3. While a message is under way or waits for its turn, it is kept alive with TOUCH.
-4. If a batch is refused because of one message, it is unknown which one: each is handed on by
-   itself.
-5. ``forward`` needs a task of its own. ``start`` needs none, except after a first failure.
+3. While a message is under way or waits for its turn, it is kept alive with TOUCH at half of its
+   timeout. One timer serves all messages; nsqd's `--max-msg-timeout` is still the upper limit.
+4. If a batch is refused because of one message, it is unknown which one: the caller hands on each
+   by itself.
+5. A host that failed is skipped for 30 s; it is then tried with one message, and after each further
+   failure the time doubles, up to 15 min. One success ends that. When every host has failed, they
+   are still tried in turn: not trying any host would only delay the message.
 """
 
 from __future__ import annotations
@@ -16,26 +19,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import random
 import time
 from array import array
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from functools import partial
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from sparq.client.batch import Batch
 from sparq.client.consumer import Consumer
 from sparq.client.handling import Handler
 from sparq.client.message import Message
+from sparq.program.mistakes import suggestion
 from sparq.tools import common
-from sparq.tools.command_line import ConsumeOptions, UsageError
-from sparq.tools.hostpool import RoundRobin
-from sparq.tools.touching import Touching
+from sparq.tools.commands import MODES, NsqToHttpOptions, NsqToNsqOptions, UsageError
 
 logger = logging.getLogger(__name__)
 
-AGGREGATE: Final = "[aggregate]:"
 PAUSES: Final = (0.25, 0.5, 1.0)
 """Seconds between the rounds in which all hosts are tried."""
+
 HANDLED_MAX: Final = 10_000
 """Maximum number of a consumer's messages handled at a time; each costs a task."""
 
@@ -47,6 +50,22 @@ EVERY_UNEASY: Final = 100
 
 KEPT_MAX: Final = 100_000
 """Maximum number of times kept for one line, the first ones: memory must be bounded."""
+
+TICK_SECONDS: Final = 0.2
+"""Less than half a second, which is half of the shortest timeout that nsqd gives a message."""
+
+FIRST_RETRY_SECONDS: Final = 30.0
+RETRY_SECONDS_MAX: Final = 900.0
+DECAY_SECONDS: Final = 300.0
+"""How fast measured response times are forgotten: after this time they weigh a third."""
+
+EXPLORE_FIRST: Final = 0.3
+EXPLORE_LAST: Final = 0.01
+EXPLORE_DECAY: Final = 0.9
+"""The share of choices that ignore response times: it falls with each of them."""
+
+QUICKEST_SECONDS: Final = 0.0001
+"""A faster answer gains nothing: below this, only the clock is measured."""
 
 
 class NotAcceptedError(Exception):
@@ -62,50 +81,15 @@ class BatchRefusedError(Exception):
 
 
 Send = Callable[[str], Awaitable[None]]
-Follow = Callable[[Consumer], Coroutine[Any, Any, None]]
-Refusal = NotAcceptedError | BatchRefusedError
-OnResult = Callable[[Refusal | None], None]
-"""Called once: with None if the host has accepted what it was offered, else with the refusal."""
-
-
-class RelayedBatch(Protocol):
-    """Messages that are handed on together, and answered together."""
-
-    @property
-    def batch(self) -> Batch:
-        """The messages; the consumer must not answer them itself."""
-        ...
-
-    def offer(self, host: str, on_result: OnResult) -> bool:
-        """Hand the messages to a host if that is possible without waiting; else return False."""
-        ...
-
-    async def send(self, host: str) -> None:
-        """Hand the messages to a host; raises ``NotAcceptedError`` or ``BatchRefusedError``."""
-
-    def singly(self) -> Iterable[RelayedBatch]:
-        """Return each message on its own."""
-        ...
-
-
-def _requeue(held: Message | Batch, error: NotAcceptedError) -> Awaitable[None]:
-    if isinstance(held, Batch) and len(held) > 1:
-        count, attempts_max = len(held), held.attempts_max
-        logger.warning("%s; %d messages, highest attempt %d", error, count, attempts_max)
-    else:
-        message = held if isinstance(held, Message) else held[0]
-        logger.warning("%s; message %s, attempt %d", error, message.id, message.attempts)
-    return held.requeue()
+Held = Message | Batch
+"""A message or batch that has not been answered yet."""
 
 
 def consumer_of(
     program: str,
-    sources: ConsumeOptions,
+    options: NsqToHttpOptions | NsqToNsqOptions,
     topic: str,
-    channel: str,
     handler: Handler | None = None,
-    *,
-    max_in_flight: int,
 ) -> Consumer:
     """Return a consumer that never gives up a message, unless ``--consumer-opt`` asks for that.
 
@@ -115,18 +99,137 @@ def consumer_of(
     Raises:
         UsageError: a name, an address or an option is not valid.
     """
-    common.check_sources(sources.nsqd_tcp_addresses, sources.lookupd_http_addresses)
-    common.check_names((topic,), channel)
-    config = common.consumer_config(program, sources, max_in_flight)
-    return Consumer(
-        topic,
-        channel,
-        nsqd_tcp_addresses=sources.nsqd_tcp_addresses,
-        lookupd_http_addresses=sources.lookupd_http_addresses,
-        handler=handler,
-        concurrency=min(config.max_in_flight, HANDLED_MAX) if handler else 1,
-        config=config,
+    common.check_sources(options)
+    common.check_names((topic,), options.channel)
+    config = common.consumer_config(program, options, options.max_in_flight)
+    concurrency = min(config.max_in_flight, HANDLED_MAX) if handler else 1
+    return common.consumer_of(
+        options, topic, options.channel, config, handler=handler, concurrency=concurrency
     )
+
+
+def check_every(every: int) -> None:
+    """Check ``--status-every``; warn if the lines will not be meaningful.
+
+    Raises:
+        UsageError: it is negative.
+    """
+    if every < 0:
+        raise UsageError(f"--status-every is {every}: use 0 or more")
+    if 0 < every < EVERY_UNEASY:
+        logger.warning(
+            "--status-every=%d: percentiles of so few messages are not meaningful", every
+        )
+
+
+@dataclass(slots=True)
+class Host:
+    """The state of one host.
+
+    Attributes:
+        retry_at: when it may be tried again, if it has failed; None while it is healthy.
+        retry_seconds: how long it is skipped after the next failure.
+        weight: the number of measurements, decaying with time.
+        seconds: the sum of the measured times, decaying likewise; divided by ``weight``, the mean.
+        measured_at: when it was last measured.
+    """
+
+    retry_at: float | None = None
+    retry_seconds: float = FIRST_RETRY_SECONDS
+    weight: float = 0.0
+    seconds: float = 0.0
+    measured_at: float = 0.0
+
+
+class HostPool:
+    """Chooses a host: the caller tries it and reports the outcome.
+
+    `round-robin` takes the hosts in turn, regardless of outcomes. `hostpool` skips those that have
+    failed. `epsilon-greedy` chooses mostly by speed, else as `hostpool`; a host that was never
+    measured counts as the fastest, so that it is soon measured.
+
+    Time is an argument, in seconds of any one clock.
+
+    Args:
+        mode: `--mode`.
+        names: the hosts, at least one.
+        rng: for `epsilon-greedy`.
+
+    Raises:
+        UsageError: there is no such mode.
+    """
+
+    def __init__(self, mode: str, names: Iterable[str], rng: random.Random) -> None:
+        if mode not in MODES:
+            raise UsageError(
+                f"--mode {mode!r} is not one of {', '.join(MODES)}{suggestion(mode, MODES)}"
+            )
+        self._mode = mode
+        self._hosts = {name: Host() for name in names}
+        self._turn = list(self._hosts)
+        self._rng = rng
+        self._explore = EXPLORE_FIRST
+
+    def choose(self, now: float, tried: Collection[str] = ()) -> str:
+        """Return a host that is not in ``tried``; there must be one.
+
+        ``tried`` names the hosts that have failed with this message.
+        """
+        left = [name for name in self._turn if name not in tried]
+        may = {
+            name
+            for name in left
+            if (retry_at := self._hosts[name].retry_at) is None or retry_at <= now
+        }
+        name = ""
+        if may and self._mode == "epsilon-greedy":
+            if self._rng.random() < self._explore:
+                self._explore = max(self._explore * EXPLORE_DECAY, EXPLORE_LAST)
+            else:
+                name = self._by_speed([each for each in self._hosts if each in may])
+        if not name:
+            name = next((each for each in left if each in may), left[0])
+            after = self._turn.index(name) + 1
+            self._turn = self._turn[after:] + self._turn[:after]
+        host = self._hosts[name]
+        if host.retry_at is not None and host.retry_at <= now:
+            # Set now and not when the outcome is known: until then further messages are handed on,
+            # and only one of them may risk this host. A success ends it (`succeeded`).
+            host.retry_seconds = min(2 * host.retry_seconds, RETRY_SECONDS_MAX)
+            host.retry_at = now + host.retry_seconds
+        return name
+
+    def _by_speed(self, names: Sequence[str]) -> str:
+        """Return a random one of the hosts, in proportion to its messages per second."""
+        hosts = [self._hosts[name] for name in names]
+        speeds = [
+            1 / max(host.seconds / host.weight, QUICKEST_SECONDS) if host.weight else 0.0
+            for host in hosts
+        ]
+        quickest = max(speeds) or 1.0
+        return self._rng.choices(names, [speed or quickest for speed in speeds])[0]
+
+    def succeeded(self, name: str, now: float, seconds: float) -> None:
+        """Report that a host accepted a message, in this time."""
+        host = self._hosts[name]
+        # Decayed sums instead of a list of recent times: the same mean with two numbers for each
+        # host.
+        faded = math.exp((host.measured_at - now) / DECAY_SECONDS) if host.weight else 0.0
+        host.weight = host.weight * faded + 1
+        host.seconds = host.seconds * faded + seconds
+        host.measured_at = now
+        host.retry_at = None
+
+    def failed(self, name: str, now: float) -> None:
+        """Report that a host did not accept a message.
+
+        Further failures before the next retry do not count again: messages that were under way
+        together fail together.
+        """
+        host = self._hosts[name]
+        if self._mode != "round-robin" and host.retry_at is None:
+            host.retry_seconds = FIRST_RETRY_SECONDS
+            host.retry_at = now + host.retry_seconds
 
 
 class Timings:
@@ -152,37 +255,17 @@ class Timings:
         self.count += 1
         if len(self._seconds) < KEPT_MAX:
             self._seconds.append(seconds)
-        if self.count % self._every == 0:
-            self._say(self._line(sorted(self._seconds)))
-            del self._seconds[:]
-
-    def _line(self, ascending: Sequence[float]) -> str:
-        average = sum(ascending) / len(ascending)
-        return (
+        if self.count % self._every:
+            return
+        times = sorted(self._seconds)
+        # The smallest time that 99 or 95 per cent of the times do not exceed.
+        p99, p95 = (times[math.ceil(len(times) * share / 100) - 1] * 1000 for share in (99, 95))
+        average = sum(times) / len(times) * 1000
+        self._say(
             f"{self._prefix} finished {self.count}"
-            f" - 99th: {_percentile(ascending, 99) * 1000:.2f}ms"
-            f" - 95th: {_percentile(ascending, 95) * 1000:.2f}ms"
-            f" - avg: {average * 1000:.2f}ms"
+            f" - 99th: {p99:.2f}ms - 95th: {p95:.2f}ms - avg: {average:.2f}ms"
         )
-
-
-def _percentile(ascending: Sequence[float], per_cent: int) -> float:
-    """Return the smallest value that this percentage of values does not exceed."""
-    return ascending[math.ceil(len(ascending) * per_cent / 100) - 1]
-
-
-def check_every(every: int) -> None:
-    """Check ``--status-every``; warn if the lines will not be meaningful.
-
-    Raises:
-        UsageError: it is negative.
-    """
-    if every < 0:
-        raise UsageError(f"--status-every is {every}: use 0 or more")
-    if 0 < every < EVERY_UNEASY:
-        logger.warning(
-            "--status-every=%d: percentiles of so few messages are not meaningful", every
-        )
+        del self._seconds[:]
 
 
 class Relay:
@@ -193,19 +276,19 @@ class Relay:
         hosts: chooses among them.
         status_every: messages per line with response times, over all hosts and, if there are
             several, for each.
-        at_a_time: parcels, or messages, that ``forward`` may have under way at a time.
+        at_a_time: how many ``forward`` may have under way at a time.
     """
 
     def __init__(
-        self, names: Iterable[str], hosts: RoundRobin, status_every: int, at_a_time: int
+        self, names: Iterable[str], hosts: HostPool, status_every: int, at_a_time: int
     ) -> None:
         self._names = frozenset(names)
         self._turns = asyncio.Semaphore(at_a_time)
         self._tasks: set[asyncio.Task[None]] = set()
         self._hosts = hosts
         self._named: dict[str, float] = {}
-        self._touching = Touching()
-        self._all = Timings(status_every, AGGREGATE)
+        self._touch_at: dict[Held, float] = {}
+        self._all = Timings(status_every, "[aggregate]:")
         each = status_every if len(self._names) > 1 else 0
         self._timings = {name: Timings(each, f"[{name}]:") for name in self._names}
 
@@ -214,7 +297,7 @@ class Relay:
         consumers: Sequence[Consumer],
         stop: asyncio.Event,
         wait_ns: int,
-        follow: Follow | None = None,
+        follow: Callable[[Consumer], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         """Run the consumers until the event is set; then let them finish their messages.
 
@@ -228,7 +311,7 @@ class Relay:
             ToolError: an nsqd given by address cannot be reached; messages in flight have been
                 finished.
         """
-        self._tasks.add(asyncio.create_task(self._touching.run()))
+        self.spawn(self._touch())
         stopping = asyncio.create_task(stop.wait())
         following: list[asyncio.Task[None]] = []
         try:
@@ -236,8 +319,7 @@ class Relay:
                 consumer.start()
                 if follow is not None:
                     following.append(asyncio.create_task(follow(consumer)))
-            reaching = asyncio.create_task(common.missing(consumers, wait_ns))
-            self._tasks.add(reaching)
+            reaching = self.spawn(common.missing(consumers, wait_ns))
             ends = [stopping, reaching, *following]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.gather(*(consumer.stop() for consumer in consumers))
@@ -246,11 +328,19 @@ class Relay:
             if reaching.done():
                 await reaching
         finally:
-            for task in (stopping, *following, *self._tasks):
+            tasks = [*following, *self._tasks]
+            for task in (stopping, *tasks):
                 task.cancel()
-            await asyncio.gather(*following, *self._tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def forward(self, held: Message | Batch, send: Send) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run the work in a task that ends with `serve`."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def forward(self, held: Held, send: Send) -> None:
         """Send messages to one host; finish them when it has accepted them, otherwise requeue them.
 
         Args:
@@ -260,85 +350,32 @@ class Relay:
         Raises:
             BatchRefusedError: raised by ``send``; the messages are not answered.
         """
+        # Touch already while it waits for its turn: nsqd's timeout runs from the delivery.
+        self._touch_at[held] = _halfway(held)
         try:
-            # Touch already while it waits for its turn: nsqd's timeout runs from the delivery.
-            with self._touching.holding(held):
-                async with self._turns:
-                    began = time.monotonic()
-                    host = await self._until_sent(send)
+            async with self._turns:
+                began = time.monotonic()
+                host = await self._until_sent(send)
         except NotAcceptedError as error:
-            await _requeue(held, error)
-            return
-        await self._finish(held, host, time.monotonic() - began)
-
-    def start(self, parcel: RelayedBatch) -> None:
-        """Do the same as ``forward``, without waiting for it."""
-        # The usual case needs no task for the parcel: a callback gets the answer. Only a parcel
-        # that has to wait or is offered again gets one (`_forward_later`).
-        now = time.monotonic()
-        host = self._hosts.choose(now)
-        self._touching.add(parcel.batch)
-        if not parcel.offer(host, partial(self._log_outcome, parcel, host, now)):
-            self._forward_later(parcel)
-
-    def _log_outcome(
-        self, parcel: RelayedBatch, host: str, began: float, error: Refusal | None
-    ) -> None:
-        # This callback cannot await `_finish` and `_requeue`, and need not: FIN and REQ take effect
-        # when called, awaiting them only applies back-pressure.
-        self._touching.release(parcel.batch)
-        now = time.monotonic()
-        if error is None:
-            self._hosts.succeeded(host, now, now - began)
-            self._finish(parcel.batch, host, now - began)
-        elif isinstance(error, BatchRefusedError):
-            self._start_singly(parcel)
-        else:
-            self._failed(host, error, now)
-            if isinstance(error, NotSentError):
-                self._forward_later(parcel)
+            if isinstance(held, Batch) and len(held) > 1:
+                which = f"{len(held)} messages, highest attempt {held.attempts_max}"
             else:
-                _requeue(parcel.batch, error)
-
-    def _failed(self, host: str, error: NotAcceptedError, now: float) -> None:
-        """Have the host avoided, and name it: no message that another host takes is logged."""
-        self._hosts.failed(host, now)
-        others = len(self._names) - 1
-        is_due = now - self._named.get(host, -NAMED_SECONDS) >= NAMED_SECONDS
-        if others and is_due and isinstance(error, NotSentError):
-            self._named[host] = now
-            logger.warning("%s; its messages are offered to the other hosts (%d)", error, others)
-
-    def _start_singly(self, parcel: RelayedBatch) -> None:
-        for each in parcel.singly():
-            self.start(each)
-
-    def _forward_later(self, parcel: RelayedBatch) -> None:
-        async def forward() -> None:
-            try:
-                await self.forward(parcel.batch, parcel.send)
-            except BatchRefusedError:
-                self._start_singly(parcel)
-
-        task = asyncio.create_task(forward())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _finish(self, held: Message | Batch, host: str, seconds: float) -> Awaitable[None]:
+                message = held if isinstance(held, Message) else held[0]
+                which = f"message {message.id}, attempt {message.attempts}"
+            logger.warning("%s; %s", error, which)
+            await held.requeue()
+            return
+        finally:
+            del self._touch_at[held]
+        seconds = time.monotonic() - began
         for _ in range(1 if isinstance(held, Message) else len(held)):
             self._timings[host].note(seconds)
             self._all.note(seconds)
-        return held.finish()
+        await held.finish()
 
     async def _until_sent(self, send: Send) -> str:
-        for pause in PAUSES:
-            try:
-                return await self._one_round(send)
-            except NotSentError:
-                await asyncio.sleep(pause)
-        return await self._one_round(send)
-
-    async def _one_round(self, send: Send) -> str:
+        """Send to one host after the other, in rounds; return the host that has accepted."""
+        pauses = iter(PAUSES)
         tried: set[str] = set()
         while True:
             began = time.monotonic()
@@ -346,11 +383,41 @@ class Relay:
             try:
                 await send(host)
             except NotAcceptedError as error:
-                self._failed(host, error, time.monotonic())
+                now = time.monotonic()
+                self._hosts.failed(host, now)
                 tried.add(host)
-                if not isinstance(error, NotSentError) or tried == self._names:
+                if not isinstance(error, NotSentError):
                     raise
+                # The host is named: no message that another host takes is logged.
+                others = len(self._names) - 1
+                if others and now - self._named.get(host, -NAMED_SECONDS) >= NAMED_SECONDS:
+                    self._named[host] = now
+                    logger.warning(
+                        "%s; its messages are offered to the other hosts (%d)", error, others
+                    )
+                if tried == self._names:
+                    if (pause := next(pauses, None)) is None:
+                        raise
+                    tried.clear()
+                    await asyncio.sleep(pause)
             else:
                 now = time.monotonic()
                 self._hosts.succeeded(host, now, now - began)
                 return host
+
+    async def _touch(self) -> None:
+        """Touch every message for which half of the time has passed, until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = time.monotonic()
+            for held, due in list(self._touch_at.items()):
+                # nsqd refuses a TOUCH for a message that has timed out: it is not in flight.
+                if due <= now < held.expires_at and not held.responded:
+                    held.touch()
+                    self._touch_at[held] = _halfway(held)
+
+
+def _halfway(held: Held) -> float:
+    """Return the time halfway from now to the message's timeout; infinite if that is unknown."""
+    now = time.monotonic()
+    return now + (held.expires_at - now) / 2

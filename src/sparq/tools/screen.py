@@ -10,21 +10,20 @@ other text contains no control characters (`cluster`).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sparq.client.reasons import one_line
 from sparq.cluster.figures import Client
+from sparq.protocol.names import one_line
 from sparq.tools.overview import ChannelPart, Key, Overview, OverviewRow, severity
-from sparq.tools.view import BY_NAME, COLUMNS, UNKNOWN, Column, View, cells, count, duration, rate
+from sparq.tools.view import BY_NAME, COLUMNS, UNKNOWN, Column, View, duration, rate
 
 COMPLAINTS_MAX: Final = 3
 FRAME_LINES: Final = 4
@@ -91,20 +90,17 @@ class Screen:
         view: selects and sorts the rows.
         title: the beginning of the head line.
         console: the terminal.
+
+    Attributes:
+        live: uses the full screen for the duration of a `with` block.
     """
 
     def __init__(self, view: View, title: str, console: Console | None = None) -> None:
         self._view = view
         self._title = title
         self._console = console or Console()
-        self._live = Live(console=self._console, screen=True, auto_refresh=False)
+        self.live = Live(console=self._console, screen=True, auto_refresh=False)
         self._complaints = 0
-
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Use the full screen for the duration of the block."""
-        with self._live:
-            yield
 
     def page_size(self) -> int:
         """Return the number of rows that fit, given the error lines of the last refresh."""
@@ -113,42 +109,33 @@ class Screen:
 
     def draw(self, seen: Overview, errors: dict[str, str], opened: ChannelFacts) -> None:
         """Draw the screen now; `opened` belongs to the view's opened channel, if there is one."""
-        self._live.update(self.contents(seen, errors, opened), refresh=True)
+        self.live.update(self.contents(seen, errors, opened), refresh=True)
 
     def contents(self, seen: Overview, errors: dict[str, str], opened: ChannelFacts) -> Group:
         """Return the content of the screen."""
+        view = self._view
         wrong = complaints(seen, errors)
         self._complaints = len(wrong)
-        return Group(
-            self._head(seen),
-            self._body(seen, opened),
-            *_complaint_lines(wrong),
-            Text(self._last_line(seen), style="dim", no_wrap=True, overflow="ellipsis"),
-        )
-
-    def _body(self, seen: Overview, opened: ChannelFacts) -> RenderableType:
-        if self._view.opened is None:
-            return self._table(seen, self.page_size())
-        height = self.page_size() + 1
-        self._view.first = clients_above(opened, self._view.first, 1)
-        return channel_page(self._view.opened, opened, self._view.first, height)
-
-    def _last_line(self, seen: Overview) -> str:
-        """Return the filter while it is typed or active, otherwise the keys."""
-        view = self._view
+        if len(wrong) > COMPLAINTS_MAX:
+            wrong[COMPLAINTS_MAX:] = [f"... and {len(wrong) - COMPLAINTS_MAX} more"]
+        body: RenderableType
+        if view.opened is None:
+            body = self._rows(seen, self.page_size())
+        else:
+            view.first = clients_above(opened, view.first, 1)
+            body = channel_page(view.opened, opened, view.first, self.page_size() + 1)
+        # The filter while it is typed or active, otherwise the keys.
+        last = KEYS + (DISMISS_KEY if seen.gone else "")
         if view.is_typing:
-            return f"filter: {view.filter}_   Enter: keep it   Esc: show all"
-        if view.opened is not None:
-            return CHANNEL_KEYS
-        if view.filter:
-            return f"filter: {view.filter}   {view.matching} of {len(seen.rows)} rows   Esc: all"
-        return KEYS + (DISMISS_KEY if seen.gone else "")
-
-    def _head(self, seen: Overview) -> Text:
+            last = f"filter: {view.filter}_   Enter: keep it   Esc: show all"
+        elif view.opened is not None:
+            last = CHANNEL_KEYS
+        elif view.filter:
+            last = f"filter: {view.filter}   {view.matching} of {len(seen.rows)} rows   Esc: all"
         depth, in_flight = (int(seen.total(name) or 0) for name in ("depth", "in_flight"))
-        parts = [
+        first = [
             self._title,
-            "frozen" if self._view.is_frozen else f"{datetime.now():%H:%M:%S}",
+            "frozen" if view.is_frozen else f"{datetime.now():%H:%M:%S}",
             f"{seen.nsqds} nsqds" + (f", {len(seen.gone)} gone" if seen.gone else ""),
             f"{seen.topics:,} topics",
             f"in {rate(seen.in_rate)}/s",
@@ -156,29 +143,41 @@ class Screen:
             f"depth {depth:,}",
             f"in flight {in_flight:,}",
         ]
-        return Text("   ".join(parts), style="bold", no_wrap=True, overflow="ellipsis")
+        return Group(
+            _line("   ".join(first), "bold"),
+            body,
+            *(_line(text, "red") for text in wrong),
+            _line(last, "dim"),
+        )
 
-    def _table(self, seen: Overview, size: int) -> Table:
+    def _rows(self, seen: Overview, size: int) -> Table:
         view = self._view
         rows = view.page(seen.rows, size)
         # Computed from all rows, so that the columns do not move sideways while scrolling.
-        columns = fitting(seen.rows, self._console.width, self._view.column)
+        columns = fitting(seen.rows, self._console.width, view.column)
         table = Table(box=None, expand=True, header_style="reverse", pad_edge=False, padding=(0, 1))
         for column, width in columns.items():
-            justify: Literal["left", "right"] = "left" if column.is_left else "right"
-            table.add_column(self._heading(column), justify=justify, no_wrap=True, width=width)
+            arrow = ("", " v" if view.is_descending else " ^")[column is view.column]
+            heading = Text(column.heading + arrow)
+            at = column.heading.lower().index(column.key)
+            heading.stylize("underline", at, at + 1)
+            is_text = column.kind in ("name", "words")
+            table.add_column(
+                heading, justify="left" if is_text else "right", no_wrap=True, width=width
+            )
         # Text objects: rich would read a plain string as markup.
         for row in rows:
-            style = "reverse" if view.is_selected(row) else _style(row)
-            table.add_row(*map(Text, cells(row, list(columns))), style=style)
+            # Red if messages wait and none is finished, yellow for less.
+            bad = row.state.severity
+            style = "yellow" if bad >= severity("behind") or row.gone else ""
+            if bad >= severity("no channel") and (row.unfinished or row.gone):
+                style = "red"
+            if row.is_paused:
+                style = "dim"
+            if view.is_selected(row):
+                style = "reverse"
+            table.add_row(*(Text(column.text(row)) for column in columns), style=style)
         return table
-
-    def _heading(self, column: Column) -> Text:
-        arrow = {True: " v", False: " ^"}[self._view.is_descending]
-        heading = Text(column.heading + (arrow if column is self._view.column else ""))
-        at = column.heading.lower().index(column.key)
-        heading.stylize("underline", at, at + 1)
-        return heading
 
 
 def complaints(seen: Overview, errors: dict[str, str]) -> list[str]:
@@ -195,11 +194,9 @@ def complaints(seen: Overview, errors: dict[str, str]) -> list[str]:
     return [f"{address}: {found[address]}" for address in first]
 
 
-def _complaint_lines(found: list[str]) -> list[Text]:
-    shown = found[:COMPLAINTS_MAX]
-    if len(found) > len(shown):
-        shown.append(f"... and {len(found) - len(shown)} more")
-    return [Text(text, style="red", no_wrap=True, overflow="ellipsis") for text in shown]
+def _line(text: str, style: str = "") -> Text:
+    """Return a line that is cut at the screen's width."""
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def fitting(rows: Sequence[OverviewRow], width: int, sorted_by: Column) -> dict[Column, int]:
@@ -207,39 +204,33 @@ def fitting(rows: Sequence[OverviewRow], width: int, sorted_by: Column) -> dict[
 
     Figures are never cut: names are cut, and columns are dropped.
     """
-    widths = {column: _width(column, rows, sorted_by) for column in COLUMNS}
+    widths = {
+        column: max(
+            len(column.heading) + (ARROW if column is sorted_by else 0),
+            *(len(column.text(row)) for row in rows),
+            0,
+        )
+        for column in COLUMNS
+    }
+    topic, channel = (BY_NAME[name] for name in ("topic", "channel"))
     for name in (*SPARED, *SPARED_AT_LAST):
-        least = sum(min(each, NAME_WIDTH) if of.is_text else each for of, each in widths.items())
-        if least + GAP * (len(widths) - 1) <= width:
+        cut = sum(max(0, widths[column] - NAME_WIDTH) for column in (topic, channel))
+        if sum(widths.values()) - cut + GAP * (len(widths) - 1) <= width:
             break
         if name != sorted_by.name:
             del widths[BY_NAME[name]]
-    figures = sum(each for of, each in widths.items() if not of.is_text)
-    _cut_names(widths, width - figures - GAP * (len(widths) - 1))
-    return widths
-
-
-def _width(column: Column, rows: Sequence[OverviewRow], sorted_by: Column) -> int:
-    heading = len(column.heading) + (ARROW if column is sorted_by else 0)
-    return max(heading, *(len(column.text(column.figure(row))) for row in rows), 0)
-
-
-def _cut_names(widths: dict[Column, int], room: int) -> None:
-    """Divide the available width between topic and channel; the shorter one is cut last."""
-    topic, channel = (BY_NAME[name] for name in ("topic", "channel"))
+    # Topic and channel share the rest; the shorter one is cut last.
+    figures = sum(each for column, each in widths.items() if column not in (topic, channel))
+    room = width - figures - GAP * (len(widths) - 1)
     short, long = sorted((topic, channel), key=lambda column: widths[column])
     widths[short] = max(1, min(widths[short], room // 2))
     widths[long] = max(1, min(widths[long], room - widths[short]))
+    return widths
 
 
-def _style(row: OverviewRow) -> str:
-    """Return the row's style: red if messages wait and none is finished, yellow for less."""
-    bad = row.state.severity
-    if row.is_paused:
-        return "dim"
-    if bad >= severity("no channel") and (row.unfinished or row.gone):
-        return "red"
-    return "yellow" if bad >= severity("behind") or row.gone else ""
+def clients_above(facts: ChannelFacts, first: int, room: int) -> int:
+    """Limit the number of clients scrolled past, so that the screen stays filled."""
+    return max(0, min(first, len(facts.all_clients) - room))
 
 
 def channel_page(key: Key, facts: ChannelFacts, first: int, height: int) -> Group:
@@ -251,51 +242,40 @@ def channel_page(key: Key, facts: ChannelFacts, first: int, height: int) -> Grou
         first: the number of clients scrolled past.
         height: the available lines.
     """
-    nodes = facts.parts[: max(1, height // 2)]
-    room = max(1, height - OTHER_LINES - len(nodes))
-    parts: list[RenderableType] = [_channel_head(key, facts), _nodes(nodes, len(facts.parts))]
-    if key[1]:
-        parts += [Text(), _clients(facts, first, room)]
-    return Group(*parts)
-
-
-def clients_above(facts: ChannelFacts, first: int, room: int) -> int:
-    """Limit the number of clients scrolled past, so that the screen stays filled."""
-    return max(0, min(first, len(facts.all_clients) - room))
-
-
-def _channel_head(key: Key, facts: ChannelFacts) -> Text:
     topic, channel = key
     name = f"{topic} / {channel}" if channel else topic
     if facts.row is None:
-        return Text(f"{name}   no nsqd has it any more", style="bold")
-    state = facts.row.state
-    words = state.words
-    if state.is_stuck:
-        words = f"{words}: nothing finished for {duration(facts.row.idle_seconds)}"
-    readers = "   read by Spark" if facts.row.readers else ""
-    return Text(f"{name}   {words}{readers}", style="bold", no_wrap=True, overflow="ellipsis")
+        head = Text(f"{name}   no nsqd has it any more", style="bold")
+    else:
+        words = facts.row.state.words
+        if words.startswith("stuck"):
+            words = f"{words}: nothing finished for {duration(facts.row.idle_seconds)}"
+        readers = "   read by Spark" if facts.row.readers else ""
+        head = _line(f"{name}   {words}{readers}", "bold")
+
+    columns = [BY_NAME[name] for name in FIGURES]
+    parts = facts.parts[: max(1, height // 2)]
+    all_shown = len(parts) == len(facts.parts)
+    heading = "NSQD" if all_shown else f"NSQD ({len(parts)} of {len(facts.parts)})"
+    nodes = _table([heading, *(column.heading for column in columns), ""], 1)
+    for address, row, is_gone in parts:
+        mark, style = ("gone: last figures", "yellow") if is_gone else ("", "")
+        texts = (address, *(column.text(row) for column in columns), mark)
+        nodes.add_row(*map(Text, texts), style=style)
+    if not channel:
+        return Group(head, nodes)
+    room = max(1, height - OTHER_LINES - len(parts))
+    return Group(head, nodes, Text(), _clients(facts, first, room))
 
 
 def _table(headings: Sequence[str], texts: int) -> Table:
     """Return an empty table: text columns first, then figures, which are never cut."""
     table = Table(box=None, header_style="reverse", pad_edge=False, padding=(0, 1))
-    for heading in headings[:texts]:
-        table.add_column(heading, justify="left", no_wrap=True, overflow="ellipsis")
-    for heading in headings[texts:]:
-        table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
-    return table
-
-
-def _nodes(parts: Sequence[ChannelPart], total: int) -> Table:
-    columns = [BY_NAME[name] for name in FIGURES]
-    heading = "NSQD" if len(parts) == total else f"NSQD ({len(parts)} of {total})"
-    table = _table([heading, *(column.heading for column in columns), ""], 1)
-    for address, row, is_gone in parts:
-        cells = [column.text(column.figure(row)) for column in columns]
-        mark = "gone: last figures" if is_gone else ""
-        style = "yellow" if is_gone else ""
-        table.add_row(*map(Text, [address, *cells, mark]), style=style)
+    for at, heading in enumerate(headings):
+        if at < texts:
+            table.add_column(heading, justify="left", no_wrap=True, overflow="ellipsis")
+        else:
+            table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
     return table
 
 
@@ -306,27 +286,21 @@ def _clients(facts: ChannelFacts, first: int, room: int) -> RenderableType:
     if not found:
         return Text("no clients", style="dim")
     above = clients_above(facts, first, room)
-    table = _table(
-        [*CLIENT_HEADINGS[:-1], _connected_heading(above, room, len(found))], CLIENT_TEXTS
-    )
-    for address, client in found[above : above + room]:
-        table.add_row(*map(Text, _client_cells(address, client)))
+    shown = found[above : above + room]
+    last = CLIENT_HEADINGS[-1]
+    if len(shown) < len(found):
+        last += f" ({above + 1}-{above + len(shown)} of {len(found)})"
+    table = _table([*CLIENT_HEADINGS[:-1], last], CLIENT_TEXTS)
+    for address, client in shown:
+        since = max(0.0, time.time() - client.connect_ts) if client.connect_ts else None
+        texts = (
+            *(client.hostname, client.remote_address, client.client_id),
+            client.user_agent or UNKNOWN,
+        )
+        counts = (
+            *(client.ready_count, client.in_flight_count),
+            *(client.finish_count, client.requeue_count),
+        )
+        cells = [*map(one_line, texts), *(f"{value:,}" for value in counts), duration(since)]
+        table.add_row(*map(Text, [address, *cells]))
     return table
-
-
-def _connected_heading(above: int, room: int, total: int) -> str:
-    """Return the last heading; if not all clients fit, with the range of clients shown."""
-    if total <= room:
-        return CLIENT_HEADINGS[-1]
-    return f"{CLIENT_HEADINGS[-1]} ({above + 1}-{min(total, above + room)} of {total})"
-
-
-def _client_cells(address: str, client: Client) -> list[str]:
-    connected = time.time() - client.connect_ts if client.connect_ts else None
-    texts = (client.hostname, client.remote_address, client.client_id, client.user_agent or UNKNOWN)
-    return [
-        *(address, *map(one_line, texts)),
-        *map(count, (client.ready_count, client.in_flight_count)),
-        *map(count, (client.finish_count, client.requeue_count)),
-        duration(None if connected is None else max(0.0, connected)),
-    ]

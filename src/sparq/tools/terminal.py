@@ -1,23 +1,37 @@
-"""A terminal: a progress line on it, or its full screen and its keys.
+"""Standard input and output without blocking the event loop, and the terminal behind them.
 
-1. The progress line is rewritten in place, only where stderr is a terminal. Log lines appear above
+1. The other end of a pipe may pause for hours (a pager). Reads and writes block in threads of their
+   own, so that the tool still answers heartbeats and handles signals. The descriptors are not made
+   non-blocking: that would affect every program that shares them, the shell among them.
+2. The threads are daemon threads: a pending read or write does not delay the tool's exit.
+3. `BrokenPipeError` means that the reader of the output has gone: it is not reported as a failure.
+4. The progress line is rewritten in place, only where stderr is a terminal. Log lines appear above
    it: the line is erased before each of them.
-2. A program that uses the full screen restores the terminal at the end, and while Ctrl-Z stops the
+5. A program that uses the full screen restores the terminal at the end, and while Ctrl-Z stops the
    program. It reads keys one by one, without echo. Ctrl-C still sends a signal.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import select
 import signal
 import sys
 import termios
+import threading
 import tty
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
-from typing import Final, TextIO
+from typing import Final, TypeVar
+
+from sparq.tools.commands import ToolError
+
+T = TypeVar("T")
+
+READ_BYTES: Final = 256 << 10
 
 NAMES: Final = {
     b"\x1b[A": "up",
@@ -47,13 +61,115 @@ CLEAR: Final = "\r\x1b[K"
 ESCAPE: Final = b"\x1b"
 READ_SIZE: Final = 256
 
-Taking = Callable[[], AbstractContextManager[None]]
-"""Takes control of a part of the terminal for the duration of a block."""
+
+class _Stream:
+    """A descriptor, with blocking calls that run one at a time, in order."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._last: threading.Thread | None = None
+
+    async def _call(self, function: Callable[[], T], name: str) -> T:
+        """Run the function in a thread; cancelling the caller does not stop it."""
+        # Not asyncio.to_thread: the threads of its pool are joined when the program ends, and a
+        # read from a terminal may block until someone presses a key.
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        before = self._last
+
+        def settle(result: T | None, error: Exception | None) -> None:
+            if answer.done():  # the caller was cancelled meanwhile
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(result)  # type: ignore[arg-type] # None only with an error
+
+        def work() -> None:
+            if before is not None:
+                before.join()
+            result, failure = None, None
+            try:
+                result = function()
+            except Exception as error:  # the caller gets it, and decides what it means
+                failure = error
+            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+                loop.call_soon_threadsafe(settle, result, failure)
+
+        self._last = threading.Thread(target=work, name=name, daemon=True)
+        self._last.start()
+        return await answer
+
+
+class Input(_Stream):
+    """Bytes from a descriptor, standard input by default."""
+
+    def __init__(self, descriptor: int = 0) -> None:
+        super().__init__(descriptor)
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the input is a terminal."""
+        return os.isatty(self._descriptor)
+
+    async def read(self) -> bytes:
+        """Wait for input and return it; empty at the end.
+
+        Raises:
+            ToolError: it cannot be read.
+        """
+
+        def read() -> bytes:
+            while True:
+                try:
+                    return os.read(self._descriptor, READ_BYTES)
+                except BlockingIOError:  # another program made the descriptor non-blocking
+                    select.select([self._descriptor], [], [])
+
+        try:
+            return await self._call(read, "input")
+        except OSError as error:
+            raise ToolError(f"ERROR: failed to read standard input - {error.strerror}") from error
+
+
+class PipeOutput(_Stream):
+    """Bytes to a descriptor, standard output by default."""
+
+    def __init__(self, descriptor: int = 1) -> None:
+        super().__init__(descriptor)
+
+    async def write(self, data: bytes) -> None:
+        """Write all of the data; the operating system has it when this returns.
+
+        Raises:
+            BrokenPipeError: the reader has gone.
+            ToolError: it cannot be written.
+        """
+
+        def write() -> None:
+            rest = memoryview(data)
+            while rest:
+                try:
+                    rest = rest[os.write(self._descriptor, rest) :]
+                except BlockingIOError:  # another program made the descriptor non-blocking
+                    select.select([], [self._descriptor], [])
+
+        try:
+            await self._call(write, "output")
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise ToolError(
+                f"ERROR: failed to write to standard output - {error.strerror}"
+            ) from error
 
 
 @contextmanager
-def taken(*takings: Taking) -> Iterator[None]:
-    """Control the terminal during the block, except while the program is stopped (SIGTSTP)."""
+def taken(*takings: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+    """Control the terminal during the block, except while the program is stopped (SIGTSTP).
+
+    Each of ``takings`` controls a part of it for the duration of a block.
+    """
     loop = asyncio.get_running_loop()
     with ExitStack() as held:
 
@@ -126,23 +242,6 @@ def keyboard(pressed: Callable[[str], None]) -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-class _Clearing(logging.Filter):
-    """Lets every record pass, and erases the progress line before the record is written."""
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__()
-        self._stream = stream
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Erase the progress line."""
-        self._stream.write(CLEAR)
-        return True
-
-
-def _columns(stream: TextIO) -> int:
-    return os.get_terminal_size(stream.fileno()).columns or COLUMNS
-
-
 async def show_progress(text: Callable[[], str]) -> None:
     """Show the result of ``text`` twice a second, until cancelled.
 
@@ -151,14 +250,19 @@ async def show_progress(text: Callable[[], str]) -> None:
     stream = sys.stderr
     if not stream.isatty():
         return
+
+    def clear(_: logging.LogRecord) -> bool:
+        stream.write(CLEAR)
+        return True
+
     # A filter of the handlers runs directly before a record is written, whichever logger it is
     # from.
-    clearing = _Clearing(stream)
     for handler in logging.getLogger().handlers:
-        handler.addFilter(clearing)
+        handler.addFilter(clear)
     try:
         while True:
-            stream.write(f"{CLEAR}{text()[: _columns(stream) - 1]}")
+            columns = os.get_terminal_size(stream.fileno()).columns or COLUMNS
+            stream.write(f"{CLEAR}{text()[: columns - 1]}")
             stream.flush()
             await asyncio.sleep(STEP_SECONDS)
     finally:

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -24,16 +25,14 @@ from functools import partial
 from typing import Final
 
 from sparq.client.arguments import parse_addresses
-from sparq.client.config import Config
 from sparq.client.errors import SparqClientError
 from sparq.client.producer import Producer
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.names import is_valid_name, quote
-from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.commands import ToNsqOptions as Options
-from sparq.tools.common import TOGETHER_BYTES, client_config, reach, run, runs
-from sparq.tools.pipes import Input
-from sparq.tools.terminal import progress_shown
+from sparq.tools.commands import ToolError, UsageError
+from sparq.tools.common import TOGETHER_BYTES, client_config, reach, run, runs, unless_stopped
+from sparq.tools.terminal import Input, progress_shown
 
 PROGRAM: Final = "to_nsq"
 
@@ -58,7 +57,21 @@ async def publish_all(options: Options, source: Input, stop: asyncio.Event) -> i
         UsageError: the options are not valid.
         ToolError: a record is not published, or cannot be read.
     """
-    config, addresses = check(options)
+    if not options.topic:
+        raise UsageError("--topic required")
+    if not is_valid_name(options.topic):
+        raise UsageError(f"--topic {quote(options.topic)} is not a valid name")
+    if len(os.fsencode(options.delimiter)) != 1:
+        raise UsageError("--delimiter must be a single byte")
+    if options.rate < 0:
+        raise UsageError(f"--rate should not be negative: {options.rate}")
+    config = client_config(PROGRAM, options.producer_opt, "producer-opt")
+    try:
+        addresses = parse_addresses(options.nsqd_tcp_addresses)
+    except ValueError as error:
+        raise UsageError(f"--nsqd-tcp-address {error}") from None
+    if not addresses:
+        raise UsageError("--nsqd-tcp-address required")
     producers = {address: Producer(address, config=config) for address in addresses}
     publisher = RecordPublisher(options, producers, stop)
     async with AsyncExitStack() as stack:
@@ -79,55 +92,21 @@ async def follow(
     Raises:
         ToolError: a record is not published, or cannot be read.
     """
-    while data := await _read(source, stop):
+    # Once the event is set, the thread goes on reading, and what it gets is lost.
+    while data := await unless_stopped(source.read(), stop):
         try:
             whole = records.feed(data)
         except RecordTooLongError as error:
             which = f"record {publisher.published + 1} is too long"
             raise ToolError(f"{which}: {error}; check --delimiter") from None
         await publisher.publish(whole)
+    if not records.rest:
+        return
     if not stop.is_set():
-        await publisher.publish([records.rest] if records.rest else [])
-    elif records.rest:
+        await publisher.publish([records.rest])
+    else:
         size = len(records.rest)
         log.warning("stopped within a record: its first %d bytes are not published", size)
-
-
-def check(options: Options) -> tuple[Config, list[str]]:
-    """Check the options; return the producers' config and the addresses of the nsqds.
-
-    Raises:
-        UsageError: an option is not valid; the text names the flag.
-    """
-    if not options.topic:
-        raise UsageError("--topic required")
-    if not is_valid_name(options.topic):
-        raise UsageError(f"--topic {quote(options.topic)} is not a valid name")
-    if len(os.fsencode(options.delimiter)) != 1:
-        raise UsageError("--delimiter must be a single byte")
-    if options.rate < 0:
-        raise UsageError(f"--rate should not be negative: {options.rate}")
-    config = client_config(PROGRAM, options.producer_opt, "producer-opt")
-    try:
-        addresses = parse_addresses(options.nsqd_tcp_addresses)
-    except ValueError as error:
-        raise UsageError(f"--nsqd-tcp-address {error}") from None
-    if not addresses:
-        raise UsageError("--nsqd-tcp-address required")
-    return config, addresses
-
-
-async def _read(source: Input, stop: asyncio.Event) -> bytes:
-    """Return available input; empty at the end and once the event is set."""
-    reading = asyncio.create_task(source.read())
-    stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait([reading, stopping], return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if stop.is_set() and not reading.done():
-        # The thread goes on reading, and what it gets is lost: fine, because the tool ends now.
-        reading.cancel()
-        return b""
-    return await reading
 
 
 class RecordPublisher:
@@ -141,13 +120,11 @@ class RecordPublisher:
         self, options: Options, producers: Mapping[str, Producer], stop: asyncio.Event
     ) -> None:
         self.published = 0
+        self._topic = options.topic
         self._reached = False
         self._wait_ns = options.wait_for_nsqd_ns
-        self._producers = list(producers.values())
-        self._destinations = [
-            PublishTarget(address, producer, options.topic)
-            for address, producer in producers.items()
-        ]
+        self._producers = producers
+        self._bytes_max = dict.fromkeys(producers, TOGETHER_BYTES)
         self._stop = stop
         self._clock = asyncio.get_running_loop().time
         self._bucket = Bucket(options.rate, self._clock()) if options.rate else None
@@ -159,88 +136,62 @@ class RecordPublisher:
             ToolError: a record is not published; the text says which. Or an nsqd cannot be reached.
         """
         if records and not self._reached:
-            await reach(self._producers, self._wait_ns)
+            await reach(self._producers.values(), self._wait_ns)
             self._reached = True
         for together in runs(records):
             at = 0
             while at < len(together):
-                count = await self._allowed(len(together) - at)
-                await self._publish(together[at : at + count])
-                at += count
-
-    async def _publish(self, records: Sequence[bytes]) -> None:
-        answers = [each.publish(records, self.published) for each in self._destinations]
-        # return_exceptions: wait for every nsqd before raising. The others' publishes would
-        # otherwise go on while their producers are closed.
-        for failure in await asyncio.gather(*answers, return_exceptions=True):
-            if isinstance(failure, BaseException):
-                raise failure
-        self.published += len(records)
+                some = together[at : at + await self._allowed(len(together) - at)]
+                answers = [self._publish_to(each, some, self.published) for each in self._producers]
+                # return_exceptions: wait for every nsqd before raising. The others' publishes would
+                # otherwise go on while their producers are closed.
+                for failure in await asyncio.gather(*answers, return_exceptions=True):
+                    if isinstance(failure, BaseException):
+                        raise failure
+                self.published += len(some)
+                at += len(some)
 
     async def _allowed(self, count: int) -> int:
         """Wait until the rate allows a record; return the allowed number (after the event: all)."""
-        if self._bucket is None:
-            return count
-        while not self._stop.is_set():
+        while self._bucket is not None and not self._stop.is_set():
             if allowed := self._bucket.take(count, self._clock()):
                 return allowed
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._bucket.seconds_until(1)):
                     await self._stop.wait()
-            except TimeoutError:
-                continue
         return count
 
-
-class PublishTarget:
-    """One nsqd, and the size of a publish that it accepts."""
-
-    def __init__(self, address: str, producer: Producer, topic: str) -> None:
-        self._address = address
-        self._producer = producer
-        self._topic = topic
-        self._bytes_max = TOGETHER_BYTES
-
-    async def publish(self, records: Sequence[bytes], before: int) -> None:
-        """Publish records; ``before`` is the number of records already published.
+    async def _publish_to(self, address: str, records: Sequence[bytes], before: int) -> None:
+        """Publish records to one nsqd; ``before`` is the number of records already published.
 
         Raises:
             ToolError: a record is not published; the text says which.
         """
         # nsqd's limits are not known in advance: IDENTIFY reports none for MPUB. So its refusals
         # decide.
-        for together in runs(records, self._bytes_max):
+        producer = self._producers[address]
+        for together in runs(records, self._bytes_max[address]):
+            count = len(together)
             try:
-                await self._send(together)
+                if count == 1:
+                    await producer.publish(self._topic, together[0])
+                else:
+                    await producer.multi_publish(self._topic, together)
             except (RemoteError, SparqClientError, OSError) as error:
                 code = error.code if isinstance(error, RemoteError) else ""
-                if len(together) > 1 and code == "E_BAD_BODY":  # larger than nsqd accepts
-                    self._bytes_max = sum(map(len, together)) // 4
-                    await self.publish(together, before)
-                elif len(together) > 1 and code == "E_BAD_MESSAGE":  # a message is too large
-                    await self._singly(together, before)
+                if count > 1 and code == "E_BAD_BODY":  # larger than nsqd accepts
+                    self._bytes_max[address] = sum(map(len, together)) // 4
+                    await self._publish_to(address, together, before)
+                elif count > 1 and code == "E_BAD_MESSAGE":  # a message is too large
+                    for number, record in enumerate(together, before):
+                        await self._publish_to(address, [record], number)
                 else:
-                    raise self._failed(error, together, before) from error
-            before += len(together)
-
-    async def _singly(self, records: Sequence[bytes], before: int) -> None:
-        for number, record in enumerate(records, before):
-            try:
-                await self._send([record])
-            except (RemoteError, SparqClientError, OSError) as error:
-                raise self._failed(error, [record], number) from error
-
-    async def _send(self, records: Sequence[bytes]) -> None:
-        if len(records) == 1:
-            await self._producer.publish(self._topic, records[0])
-        else:
-            await self._producer.multi_publish(self._topic, records)
-
-    def _failed(self, error: Exception, records: Sequence[bytes], before: int) -> ToolError:
-        which = f"record {before + 1} ({len(records[0])} bytes) is"
-        if len(records) > 1:
-            which = f"records {before + 1} to {before + len(records)} are"
-        return ToolError(f"{which} not published to {self._address}: {error}")
+                    which = f"record {before + 1} ({len(together[0])} bytes) is"
+                    if count > 1:
+                        which = f"records {before + 1} to {before + count} are"
+                    reason = f"{which} not published to {address}: {error}"
+                    raise ToolError(reason) from error
+            before += count
 
 
 class RecordTooLongError(Exception):

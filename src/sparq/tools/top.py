@@ -35,30 +35,32 @@ from typing import Any, Final
 from sparq.protocol.address import lookupd_url
 from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_valid_name, quote
-from sparq.tools.cluster import ClusterPoller, opened
-from sparq.tools.command_line import IN_ENVIRONMENT, ToolError, UsageError, with_environment
+from sparq.tools.cluster import ANYWHERE, ClusterPoller, fleet_of
+from sparq.tools.commands import IN_ENVIRONMENT, ToolError, UsageError, with_environment
 from sparq.tools.commands import TopOptions as Options
 from sparq.tools.common import (
     QUITTING,
     check_addresses,
-    check_http_sources,
+    check_one_kind,
     check_positive,
     run,
     unless_stopped,
 )
 from sparq.tools.overview import Overview, OverviewRow, SampleHistory, sample_of
-from sparq.tools.pipes import PipeOutput
 from sparq.tools.screen import ChannelFacts, Screen, complaints
-from sparq.tools.table import aligned
-from sparq.tools.terminal import keyboard, taken
-from sparq.tools.view import COLUMNS, View, cells
+from sparq.tools.terminal import PipeOutput, keyboard, taken
+from sparq.tools.view import COLUMNS, View, aligned
 
 PROGRAM: Final = "sparq top"
 REQUEST_NS: Final = 5 * SECOND
 ONCE_REQUEST_NS: Final = SECOND * 4 // 5
 """A script that asks once waits less than 3 s for a hung nsqd: the interval, and this once."""
 
-LEFT: Final = [at for at, column in enumerate(COLUMNS) if column.is_left]
+FIELDS: Final = (
+    *("topic", "channel", "state", "in_rate", "out_rate", "depth", "in_flight", "deferred"),
+    *("lag_seconds", "requeue_rate", "timeout_rate", "clients", "paused", "topic_paused", "gone"),
+)
+"""The keys of a row in JSON; those that are not fields of `OverviewRow` are set below."""
 
 
 def start(options: Options) -> int:
@@ -74,13 +76,24 @@ async def watch(options: Options, output: PipeOutput, stop: asyncio.Event) -> in
         UsageError: the options are not valid.
         ToolError: no nsqd answers, or the output cannot be written.
     """
-    check(options)
+    nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
+    check_one_kind("nsqd-http-address", nsqds, lookupds, IN_ENVIRONMENT)
+    check_addresses("nsqd-http-address", nsqds, lookupd_url)
+    check_addresses("lookupd-http-address", lookupds, lookupd_url)
+    check_positive(options, "interval_ns")
+    if options.count < 0:
+        raise UsageError("--count should not be negative")
+    for kind, name in (("topic", options.topic), ("channel", options.channel)):
+        if name and not is_valid_name(name):
+            raise UsageError(f"--{kind}: {quote(name)} is not a valid name")
     if not options.http_client_request_timeout_ns:
         timeout = ONCE_REQUEST_NS if options.once else REQUEST_NS
         options = replace(options, http_client_request_timeout_ns=timeout)
-    async with opened(options, options.topic, options.channel) as cluster:
-        watcher = Watcher(options, cluster, output, stop)
-        if _fills_screen(options):
+    async with fleet_of(options, ANYWHERE) as fleet:
+        poller = ClusterPoller(fleet, options.topic, options.channel)
+        watcher = Watcher(options, poller, output, stop)
+        to_read_back = options.once or options.json
+        if os.isatty(1) and os.environ.get("TERM") != "dumb" and not to_read_back:
             await unless_stopped(watcher.fill_screen(), stop)
             return 0
         try:
@@ -90,25 +103,6 @@ async def watch(options: Options, output: PipeOutput, stop: asyncio.Event) -> in
         except OSError as error:
             raise ToolError(f"failed to write to standard output: {error.strerror}") from None
     return int(options.once and bool(watcher.errors))
-
-
-def _fills_screen(options: Options) -> bool:
-    to_read_back = options.once or options.json
-    return os.isatty(1) and os.environ.get("TERM") != "dumb" and not to_read_back
-
-
-def check(options: Options) -> None:
-    """Check the options. Raises UsageError: they are not valid."""
-    nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
-    check_http_sources(nsqds, lookupds, IN_ENVIRONMENT)
-    check_addresses("nsqd-http-address", nsqds, lookupd_url)
-    check_addresses("lookupd-http-address", lookupds, lookupd_url)
-    check_positive(options, "interval_ns")
-    if options.count < 0:
-        raise UsageError("--count should not be negative")
-    for kind, name in (("topic", options.topic), ("channel", options.channel)):
-        if name and not is_valid_name(name):
-            raise UsageError(f"--{kind}: {quote(name)} is not a valid name")
 
 
 class Watcher:
@@ -140,10 +134,8 @@ class Watcher:
         self.errors = {at: why for at, why in errors.items() if at not in seen.drained}
         return seen
 
-    # Lines for a pipe or a file
-
     async def print_lines(self) -> None:
-        """Print each overview.
+        """Print each overview, for a pipe or a file.
 
         Raises:
             ToolError: no nsqd answers, and the program would exit by itself.
@@ -162,19 +154,23 @@ class Watcher:
             await asyncio.sleep(max(0.0, began + interval - time.monotonic()))
             began = time.monotonic()
             seen = await self.refresh()
-            await (self._print_json(seen) if self._options.json else self._print(seen))
+            lines = self._document(seen) if self._options.json else self._table(seen)
+            await self._output.write("".join(f"{line}\n" for line in lines).encode())
+            for complaint in () if self._options.json else complaints(seen, self.errors):
+                sys.stderr.write(f"{PROGRAM}: {complaint}\n")
             printed += 1
 
-    async def _print(self, seen: Overview) -> None:
+    def _table(self, seen: Overview) -> list[str]:
         stamp = [] if self._options.once else [f"{datetime.now():%Y-%m-%dT%H:%M:%S}"]
-        rows = [[*stamp, *cells(row)] for row in self._view.sorted(seen.rows)]
+        rows = [
+            [*stamp, *(column.text(row) for column in COLUMNS)]
+            for row in self._view.sorted(seen.rows)
+        ]
         headings = [*(["TIME"] if stamp else []), *(column.heading for column in COLUMNS)]
-        lines = aligned([headings, *rows], {0, *(at + len(stamp) for at in LEFT)})
-        await self._output.write("".join(f"{line}\n" for line in lines).encode())
-        for complaint in complaints(seen, self.errors):
-            sys.stderr.write(f"{PROGRAM}: {complaint}\n")
+        texts = (at for at, one in enumerate(COLUMNS, len(stamp)) if one.kind in ("name", "words"))
+        return aligned([headings, *rows], {0, *texts})
 
-    async def _print_json(self, seen: Overview) -> None:
+    def _document(self, seen: Overview) -> list[str]:
         document = {
             "time": f"{datetime.now().astimezone().isoformat(timespec='milliseconds')}",
             "nsqds": seen.nsqds,
@@ -182,9 +178,7 @@ class Watcher:
             "gone": {address: last._asdict() for address, last in seen.gone.items()},
             "errors": {**self.errors, **seen.ill},
         }
-        await self._output.write(f"{json.dumps(document, ensure_ascii=False)}\n".encode())
-
-    # A screen for a person
+        return [json.dumps(document, ensure_ascii=False)]
 
     async def fill_screen(self) -> None:
         """Draw each overview on the screen, and execute keys."""
@@ -195,7 +189,9 @@ class Watcher:
         def draw() -> None:
             screen.draw(seen, self.errors, self._opened)
 
-        with taken(partial(keyboard, lambda key: self._press(key, screen, draw)), screen.shown):
+        with taken(
+            partial(keyboard, lambda key: self._press(key, screen, draw)), lambda: screen.live
+        ):
             draw()
             while True:
                 found = await self.refresh()
@@ -206,7 +202,17 @@ class Watcher:
                 if self._options.count and shown >= self._options.count:
                     return
                 shown += 1
-                await self._pause_unless_opened(seen, draw)
+                # Wait until the next refresh is due; ask about a channel that is opened meanwhile.
+                end = time.monotonic() + self._options.interval_ns / SECOND
+                while (rest := end - time.monotonic()) > 0:
+                    try:
+                        async with asyncio.timeout(rest):
+                            await self._is_opened.wait()
+                    except TimeoutError:
+                        break
+                    self._is_opened.clear()
+                    await self._fetch_channel(seen)
+                    draw()
 
     def _press(self, key: str, screen: Screen, draw: Callable[[], None]) -> None:
         if key == "q" and not self._view.is_typing:
@@ -221,19 +227,6 @@ class Watcher:
             self._opened = ChannelFacts()
             self._is_opened.set()
         draw()
-
-    async def _pause_unless_opened(self, seen: Overview, draw: Callable[[], None]) -> None:
-        """Wait until the next refresh is due; ask about a channel that is opened meanwhile."""
-        end = time.monotonic() + self._options.interval_ns / SECOND
-        while (rest := end - time.monotonic()) > 0:
-            try:
-                async with asyncio.timeout(rest):
-                    await self._is_opened.wait()
-            except TimeoutError:
-                return
-            self._is_opened.clear()
-            await self._fetch_channel(seen)
-            draw()
 
     async def _fetch_channel(self, seen: Overview) -> None:
         """Ask for the clients of the opened channel, if there is one."""
@@ -254,20 +247,5 @@ class Watcher:
 
 def document_of(row: OverviewRow) -> dict[str, Any]:
     """Return a row for JSON: unknown values are null; a topic's row has channel ""."""
-    return {
-        "topic": row.topic,
-        "channel": row.channel,
-        "state": row.state.words,
-        "in_rate": row.in_rate,
-        "out_rate": row.out_rate,
-        "depth": row.depth,
-        "in_flight": row.in_flight,
-        "deferred": row.deferred,
-        "lag_seconds": row.lag_seconds,
-        "requeue_rate": row.requeue_rate,
-        "timeout_rate": row.timeout_rate,
-        "clients": row.clients,
-        "paused": row.is_paused,
-        "topic_paused": row.topic_paused,
-        "gone": list(row.gone),
-    }
+    own = {"state": row.state.words, "paused": row.is_paused, "gone": list(row.gone)}
+    return {name: own[name] if name in own else getattr(row, name) for name in FIELDS}

@@ -1,4 +1,4 @@
-"""How the rows of an overview are displayed: columns, order, and the visible part.
+"""How figures are displayed: cells, tables, and the columns, order and visible part of `sparq top`.
 
 1. A column has the same name on the command line (`--sort`) and for its key; pressing the key again
    reverses the order. Numbers start with the largest, names with the first, states with the worst.
@@ -10,30 +10,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sparq.program.mistakes import suggestion
+from sparq.protocol.names import one_line
 
 if TYPE_CHECKING:
-    from sparq.tools.overview import Key, OverviewRow, Severity
+    from sparq.tools.overview import Key, OverviewRow
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
-UNKNOWN = "-"
+UNKNOWN: Final = "-"
 FILTER_LENGTH_MAX: Final = 64
-
-
-def count(value: int | None) -> str:
-    """Format as `12,345`."""
-    return UNKNOWN if value is None else f"{value:,}"
-
-
-def rate(value: float | None) -> str:
-    """Format as `12,345`; below 10 with one decimal, unless it is 0."""
-    if value is None:
-        return UNKNOWN
-    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
+SECONDS: Final = "_seconds"
+TEXTS: Final = ("body", "detail", "result", "would")
+"""Columns of `table` that hold text, whatever their position."""
 
 
 def duration(seconds: float | None) -> str:
@@ -50,61 +42,102 @@ def duration(seconds: float | None) -> str:
     return f"{whole // DAY}d{whole % DAY // HOUR:02}h"
 
 
-def yes_or_no(value: bool) -> str:
-    """Return "yes" or "no", as NSQ's own pages do."""
-    return "yes" if value else "no"
+def rate(value: float | None) -> str:
+    """Format as `12,345`; below 10 with one decimal, unless it is 0."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
 
 
-def known(name: str) -> Callable[[OverviewRow], int | None]:
-    """Return a function that gets a count of a row; None if no nsqd that has the row answers."""
-    return lambda row: getattr(row, name) if row.nsqds else None
+def cell(name: str, value: Any) -> str:
+    """Format a value as text on one line; `name` is its column's key in JSON (`lag_seconds`)."""
+    if value is None or value == "":
+        return UNKNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return duration(float(value)) if name.endswith(SECONDS) else f"{value:,}"
+    return one_line(str(value))
 
 
-def words_of(state: Severity) -> str:
-    """Return the words of a state."""
-    return state.words
+def aligned(rows: Sequence[Sequence[str]], left: int | Container[int] = 2) -> list[str]:
+    """Return a line for each row, every column padded to its widest cell.
+
+    Args:
+        rows: the cells; all rows have the same number of them.
+        left: the text columns, which are left-aligned: their number at the beginning, or their
+            indexes. The others hold numbers.
+    """
+    texts = range(left) if isinstance(left, int) else left
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if at in texts else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def table(headings: Sequence[str], rows: Iterable[Mapping[str, Any]], texts: int) -> list[str]:
+    """Return the lines of a table, without characters that a terminal would interpret.
+
+    Args:
+        headings: the keys of the rows in order, as in JSON (`in_flight`).
+        rows: the cells by key; None means unknown.
+        texts: the number of leading text columns; the others hold numbers.
+    """
+    lefts = {*range(texts), *(at for at, name in enumerate(headings) if name in TEXTS)}
+    first = [name.removesuffix(SECONDS).replace("_", " ").upper() for name in headings]
+    return aligned(
+        [first, *([cell(name, row.get(name)) for name in headings] for row in rows)], lefts
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its name, its key, its heading, its value in a row, and how to format that."""
+    """One column of `sparq top`: its name, key and heading, and the field of a row that it shows.
+
+    `kind` says how: name, words, count, rate, or as `cell` does.
+    """
 
     name: str
     key: str
     heading: str
-    figure: Callable[[OverviewRow], Any]
-    text: Callable[[Any], str]
-
-    @property
-    def is_text(self) -> bool:
-        """Whether the column shows names, not figures."""
-        return self.text is str
-
-    @property
-    def is_left(self) -> bool:
-        """Whether its cells are left-aligned: words, not figures."""
-        return self.is_text or self.text is words_of
+    field: str
+    kind: str = ""
 
     def order(self, row: OverviewRow) -> Any:
         """Return the value that rows are sorted by."""
-        figure = self.figure(row)
-        return -1 if figure is None else figure
+        value = getattr(row, self.field)
+        if self.kind == "count" and not row.nsqds:  # no nsqd that has it answers
+            value = None
+        return -1 if value is None else value
+
+    def text(self, row: OverviewRow) -> str:
+        """Format a row's cell."""
+        value = getattr(row, self.field)
+        if self.kind == "rate":
+            return rate(value)
+        if self.kind == "words":
+            return str(value.words)
+        return cell(self.field, None if self.kind == "count" and not row.nsqds else value)
 
 
 COLUMNS = (
-    Column("topic", "t", "TOPIC", lambda row: row.topic, str),
-    Column("channel", "c", "CHANNEL", lambda row: row.channel or UNKNOWN, str),
-    Column("in", "i", "IN/S", lambda row: row.in_rate, rate),
-    Column("out", "o", "OUT/S", lambda row: row.out_rate, rate),
-    Column("depth", "d", "DEPTH", known("depth"), count),
-    Column("in_flight", "f", "IN FLIGHT", known("in_flight"), count),
-    Column("deferred", "e", "DEFERRED", known("deferred"), count),
-    Column("lag", "l", "LAG", lambda row: row.lag_seconds, duration),
-    Column("requeued", "r", "REQUEUED/S", lambda row: row.requeue_rate, rate),
-    Column("timed_out", "m", "TIMED OUT/S", lambda row: row.timeout_rate, rate),
-    Column("clients", "n", "CLIENTS", known("clients"), count),
-    Column("paused", "p", "PAUSED", lambda row: row.is_paused, yes_or_no),
-    Column("state", "a", "STATE", lambda row: row.state, words_of),
+    Column("topic", "t", "TOPIC", "topic", "name"),
+    Column("channel", "c", "CHANNEL", "channel", "name"),
+    Column("in", "i", "IN/S", "in_rate", "rate"),
+    Column("out", "o", "OUT/S", "out_rate", "rate"),
+    Column("depth", "d", "DEPTH", "depth", "count"),
+    Column("in_flight", "f", "IN FLIGHT", "in_flight", "count"),
+    Column("deferred", "e", "DEFERRED", "deferred", "count"),
+    Column("lag", "l", "LAG", "lag_seconds"),
+    Column("requeued", "r", "REQUEUED/S", "requeue_rate", "rate"),
+    Column("timed_out", "m", "TIMED OUT/S", "timeout_rate", "rate"),
+    Column("clients", "n", "CLIENTS", "clients", "count"),
+    Column("paused", "p", "PAUSED", "is_paused"),
+    Column("state", "a", "STATE", "state", "words"),
 )
 BY_NAME = {column.name: column for column in COLUMNS}
 BY_KEY = {column.key: column for column in COLUMNS}
@@ -118,15 +151,11 @@ def column_name(text: str) -> str:
     Raises:
         ValueError: there is no such column.
     """
-    wanted = _plain(text)
-    for column in COLUMNS:
-        if wanted in (_plain(column.name), _plain(column.heading)):
-            return column.name
+    wanted = text.lower().replace(" ", "_").replace("-", "_").removesuffix("/s")
+    for name, column in BY_NAME.items():
+        if wanted in (name, column.heading.lower().replace(" ", "_").removesuffix("/s")):
+            return name
     raise ValueError(f"column must be one of {', '.join(BY_NAME)}{suggestion(wanted, BY_NAME)}")
-
-
-def _plain(text: str) -> str:
-    return text.lower().replace(" ", "_").replace("-", "_").removesuffix("/s")
 
 
 class View:
@@ -149,7 +178,7 @@ class View:
 
     def __init__(self, sort: str = "topic") -> None:
         self.column = BY_NAME[sort]
-        self.is_descending = not self.column.is_text
+        self.is_descending = self.column.kind != "name"
         self.is_frozen = False
         self.first = 0
         self.filter = ""
@@ -169,20 +198,32 @@ class View:
         """
         if self.is_typing:
             return self._type(key)
-        if key == "escape":
-            return self._go_back()
-        if self.opened is not None:
-            return self._press_in_channel(key, page)
-        if key == "enter":
-            self._open()
+        steps = {"up": -1, "down": 1, "page up": -page, "page down": page}
+        steps |= {"home": -sys.maxsize, "end": sys.maxsize}
+        if key == "space":
+            self.is_frozen = not self.is_frozen
+        elif self.opened is not None:
+            if key == "escape":
+                self.opened, self.first = None, 0
+            elif key in steps:
+                self.first = max(0, min(self.first + steps[key], sys.maxsize))
+            else:
+                return False
+        elif key == "escape":
+            self.filter = ""
         elif key == "/":
             self.is_typing = True
-        elif key == "space":
-            self.is_frozen = not self.is_frozen
         elif key in BY_KEY:
-            self._sort_by(BY_KEY[key])
-        else:
-            return self._move(key, page)
+            same = BY_KEY[key] is self.column
+            self.column, self.first, self._cursor, self.selected = BY_KEY[key], 0, 0, None
+            self.is_descending = not self.is_descending if same else self.column.kind != "name"
+        elif key not in steps and key != "enter":
+            return False
+        elif self._keys and key == "enter":
+            self.opened, self.first = self._keys[self._cursor], 0
+        elif self._keys:
+            self._cursor = max(0, min(self._cursor + steps[key], len(self._keys) - 1))
+            self.selected = None if key == "home" else self._keys[self._cursor]
         return True
 
     def _type(self, key: str) -> bool:
@@ -200,56 +241,18 @@ class View:
             return False
         return True
 
-    def _go_back(self) -> bool:
-        """Close the channel; if none is open, drop the filter."""
-        if self.opened is not None:
-            self.opened, self.first = None, 0
-        else:
-            self.filter = ""
-        return True
-
-    def _press_in_channel(self, key: str, page: int) -> bool:
-        """Handle a key of an opened channel, whose clients may need scrolling."""
-        steps = {"up": -1, "down": 1, "page up": -page, "page down": page}
-        if key == "space":
-            self.is_frozen = not self.is_frozen
-        elif key in steps:
-            self.first = max(0, self.first + steps[key])
-        elif key in ("home", "end"):
-            self.first = 0 if key == "home" else sys.maxsize
-        else:
-            return False
-        return True
-
-    def _open(self) -> None:
-        if self._keys:
-            self.opened, self.first = self._keys[self._cursor], 0
-
-    def _move(self, key: str, page: int) -> bool:
-        """Select another row."""
-        steps = {"up": -1, "down": 1, "page up": -page, "page down": page}
-        steps |= {"home": -len(self._keys), "end": len(self._keys)}
-        if key not in steps:
-            return False
-        if self._keys:
-            self._cursor = max(0, min(self._cursor + steps[key], len(self._keys) - 1))
-            self.selected = None if key == "home" else self._keys[self._cursor]
-        return True
-
-    def _sort_by(self, column: Column) -> None:
-        same = column is self.column
-        self.is_descending = not self.is_descending if same else not column.is_text
-        self.column, self.first, self._cursor, self.selected = column, 0, 0, None
-
-    def sorted(self, rows: Sequence[OverviewRow]) -> list[OverviewRow]:
+    def sorted(self, rows: Iterable[OverviewRow]) -> list[OverviewRow]:
         """Return all rows in order; equal ones by topic and channel."""
         # Two sorts: with one key, `reverse` would also reverse the names of equal rows.
-        by_name = sorted(rows, key=lambda row: (row.topic, row.channel))
+        by_name = sorted(rows, key=lambda row: row.key)
         return sorted(by_name, key=self.column.order, reverse=self.is_descending)
 
     def page(self, rows: Sequence[OverviewRow], size: int) -> list[OverviewRow]:
         """Return the visible rows, at most ``size``; the selected row is among them."""
-        found = self.sorted([row for row in rows if self._matches(row)])
+        wanted = self.filter.lower()
+        found = self.sorted(
+            row for row in rows if wanted in f"{row.topic}/{row.channel} {row.state.words}".lower()
+        )
         self._keys = [row.key for row in found]
         self.matching = len(found)
         # Found again by its name: rows move when figures change, and Enter must open the row that
@@ -266,12 +269,3 @@ class View:
     def is_selected(self, row: OverviewRow) -> bool:
         """Whether Enter would open this row."""
         return bool(self._keys) and row.key == self._keys[self._cursor]
-
-    def _matches(self, row: OverviewRow) -> bool:
-        where = f"{row.topic}/{row.channel} {row.state.words}"
-        return self.filter.lower() in where.lower()
-
-
-def cells(row: OverviewRow, columns: Sequence[Column] = COLUMNS) -> list[str]:
-    """Format a row's cells."""
-    return [column.text(column.figure(row)) for column in columns]

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 import sparq
-from sparq.client import BlockingBatch, ClosedError, Message, Session
-from sparq.client.blocking.fetcher import Fetcher
+from sparq.client import AlreadyRespondedError, BlockingBatch, ClosedError, Message, Session
 from sparq.client.blocking.loop_thread import LoopThread
-from tests.client.blocking.sessions import fill, interrupt_soon, running
+from tests.client.blocking.sessions import fill, interrupt_soon, is_empty, running
 from tests.support.servers import NsqdServer, free_port
 from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import wait_for
@@ -52,20 +51,20 @@ def test_receive_keeps_waiting_if_another_thread_takes_the_message(
     """``receive`` keeps waiting if another thread takes the message that woke it up."""
     topic, nsqd = shared_daemons.make("slower"), shared_daemons.nsqds[0]
     nsqd.post(f"/pub?topic={topic}", b"x")
-    waiting = Fetcher.next
+    waiting = LoopThread.wait
     robbed: list[Message] = []
 
-    def rob(self: Fetcher[object], deadline: float | None = None) -> object:
-        found = waiting(self, deadline)
-        if not robbed:
+    def rob(thread: LoopThread, outcome: Any, seconds: float | None = None) -> object:
+        found = waiting(thread, outcome, seconds)
+        if not robbed and found is True:
             while consumer._ready:
                 robbed.append(consumer._ready.popleft())
             robbed[0].requeue(0, backoff=False)
         return found
 
     with sparq.connect(nsqd.tcp) as session:
-        monkeypatch.setattr(Fetcher, "next", rob)
         consumer = session.consumer(topic, "c")
+        monkeypatch.setattr(LoopThread, "wait", rob)
         message = consumer.receive(20)
         message.finish()
 
@@ -327,3 +326,83 @@ def test_nsqds_and_nsqlookupds_can_be_changed_at_run_time(
         wait_for(lambda: consumer.errors == {})
         with pytest.raises(ValueError, match="last source"):
             consumer.disconnect_from_nsqd(nsqd.tcp)
+
+
+def test_each_message_takes_one_response(session: Session, nsqd: NsqdServer) -> None:
+    """REQ redelivers with attempts 2, TOUCH is counted, and a second response is an error."""
+    fill(session, "answers", 1)
+    with session.consumer("answers", "c") as consumer:
+        message = consumer.receive(10)
+        message.touch()
+        message.requeue(0)
+        for answer in (message.finish, message.requeue, message.touch):
+            with pytest.raises(AlreadyRespondedError):
+                answer()
+        again = consumer.receive(10)
+        again.finish()
+        wait_for(lambda: is_empty(nsqd, "answers"))
+
+        assert (again.id, 2) == (message.id, again.attempts)
+        assert (1, 1, 1) == (
+            consumer.counters.touched,
+            consumer.counters.requeued,
+            consumer.counters.finished,
+        )
+
+
+def test_batches_can_be_read_touched_finished_and_requeued(
+    session: Session, nsqd: NsqdServer
+) -> None:
+    """A batch is read, touched, finished and requeued, as a whole or message by message."""
+    bodies = fill(session, "batches", 20)
+    with session.consumer("batches", "c") as consumer:
+        consumer.receive(10).finish()
+        wait_for(lambda: consumer.counters.received == 20)
+        first = next(batches := consumer.batches(5, 0.05, idle_timeout=0.5))
+        assert bodies[1:6] == first.bodies
+        first[0].finish()
+        first.touch()
+        first.finish()
+        for answer in (first.finish, first.requeue, first.touch):
+            with pytest.raises(AlreadyRespondedError):
+                answer()
+        second = next(batches)
+        second.requeue(0, backoff=False)
+        seen = [body for batch in batches for body in finish_batch(batch)]
+        wait_for(lambda: is_empty(nsqd, "batches"))
+
+        assert sorted(bodies[6:]) == sorted(seen)
+        assert 5 == consumer.counters.requeued
+        assert 4 == consumer.counters.touched
+
+
+def finish_batch(batch: Any) -> list[bytes]:
+    """Finish a batch, half of it message by message."""
+    assert len(batch) == len(batch.bodies)
+    for message in batch[: len(batch) // 2]:
+        message.finish()
+    batch.finish()
+    return [message.body for message in batch]
+
+
+def test_a_batch_that_arrives_as_the_loop_ends_is_requeued(
+    shared_daemons: SharedDaemons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that arrives just as the loop ends is requeued, and nsqd delivers it again."""
+    topic, nsqd = shared_daemons.make("feed"), shared_daemons.nsqds[0]
+    nsqd.post(f"/pub?topic={topic}", b"x")
+    waiting = LoopThread.wait
+
+    def late(thread: LoopThread, outcome: Any, seconds: float | None = None) -> object:
+        """Wait for the batch, then time out as if it had arrived too late."""
+        waiting(thread, outcome)
+        monkeypatch.undo()
+        raise TimeoutError
+
+    with sparq.connect(nsqd.tcp) as session, session.consumer(topic, "c") as consumer:
+        monkeypatch.setattr(LoopThread, "wait", late)
+        assert [] == list(consumer.batches(1, 0))
+        again = consumer.receive(10)
+        again.finish()
+
+        assert (b"x", 2) == (again.body, again.attempts)

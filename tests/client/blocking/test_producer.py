@@ -13,7 +13,8 @@ import pytest
 
 import sparq
 from sparq.client import PublishError
-from tests.client.blocking.sessions import running
+from sparq.client.blocking.producer import ByteLimit
+from tests.client.blocking.sessions import interrupt_soon, running
 from tests.support.servers import NsqdServer, free_port
 from tests.support.shared_daemons import SharedDaemons
 
@@ -155,3 +156,46 @@ def test_wrong_arguments_of_submit_are_raised_by_the_future(closed_address: str)
     assert kinds * 2 == [str(each).partition(":")[0].partition(" must be ")[2] for each in errors]
     assert [TypeError] * 3 + [ValueError] == [type(each) for each in none]
     assert "delay_seconds must be" in str(never)
+
+
+def test_a_publish_larger_than_the_limit_is_admitted_alone() -> None:
+    """A publish above the limit is admitted if it is alone; the next waits until it leaves."""
+    limit = ByteLimit(10)
+    limit.enter(100)
+    waiting = threading.Thread(target=limit.enter, args=(1,), daemon=True)
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    assert 1 == limit.count
+    limit.leave(100)
+    waiting.join(10)
+
+    assert not waiting.is_alive()
+    assert 1 == limit.count
+
+
+def test_leave_does_not_wait_for_a_thread_in_enter() -> None:
+    """``leave`` waits for no lock: a signal handler may interrupt ``enter`` and make a call."""
+    limit = ByteLimit(10)
+    limit.enter(10)
+    with limit._lock:
+        leaving = threading.Thread(target=limit.leave, args=(10,), daemon=True)
+        leaving.start()
+        leaving.join(10)
+        assert not leaving.is_alive()
+    limit.enter(10)
+
+    assert 1 == limit.count
+
+
+def test_an_interrupted_wait_counts_no_bytes() -> None:
+    """A wait that Ctrl-C interrupts counts no bytes: the whole limit is free afterwards."""
+    limit = ByteLimit(10)
+    limit.enter(10)
+    interrupt_soon()
+    with pytest.raises(KeyboardInterrupt):
+        limit.enter(5)
+    limit.leave(10)
+    limit.enter(10)
+
+    assert 1 == limit.count

@@ -118,3 +118,24 @@ def test_the_line_of_a_new_token_accepts_it(tmp_path: Path) -> None:
     assert first[0] != second[0]
     assert first[0] not in first[1]
     assert all(found.find(token, NOW) for token, _ in (first, second))
+
+
+@pytest.mark.parametrize(
+    ("headers", "shown"),
+    [
+        (["Bearer abc"], True),
+        (["bearer   abc "], True),
+        (["Bearer abcd"], False),
+        (["Bearer ab"], False),
+        (["Bearer"], False),
+        (["BearerXabc"], False),
+        (["Basic abc"], False),
+        (["Bearer abc", "Bearer abc"], False),
+        ([], False),
+    ],
+)
+def test_a_token_is_accepted_only_in_a_bearer_header(headers: list[str], shown: bool) -> None:
+    """A token is accepted only whole, in a single Authorization header of type Bearer."""
+    found = tokens.shown(headers)
+
+    assert shown == bool(found and tokens.is_same(found, "abc"))

@@ -34,9 +34,15 @@ def renderer(*, uses_tokens: bool = True) -> Renderer:
     return Renderer(services, assets())
 
 
+def refused(who: Identity, *, uses_tokens: bool = True, **facts: str) -> str:
+    """An error page."""
+    words = dict.fromkeys(("title", "sentence", "hint"), "x") | {"wanted": ""}
+    return renderer(uses_tokens=uses_tokens).alone("error.html", who, **words | facts)
+
+
 def test_texts_are_escaped() -> None:
     """Texts, hints and the user's name are escaped."""
-    page = renderer().error(READER, "Not found", '<script>"', "&hint")
+    page = refused(READER, sentence='<script>"', hint="&hint")
 
     assert '<script>"' not in page
     assert "&lt;script&gt;" in page
@@ -46,8 +52,8 @@ def test_texts_are_escaped() -> None:
 
 def test_the_menu_has_only_permitted_pages() -> None:
     """Only administrators have a link to the audit log; all links have the base path."""
-    reader = renderer().error(READER, "x", "x", "x")
-    administrator = renderer().error(Identity("", Role.ADMINISTER, "local"), "x", "x", "x")
+    reader = refused(READER)
+    administrator = refused(Identity("", Role.ADMINISTER, "local"))
 
     assert ("/admin/audit" in reader, "/admin/audit" in administrator) == (False, True)
     assert "This machine may administer." in administrator
@@ -59,11 +65,11 @@ def test_signing_in_is_offered_if_there_are_tokens() -> None:
     nobody = Identity("", Role.NONE, "nobody")
     offered = "Sign in with a token"
 
-    page = renderer().error(nobody, "Sign in", "x", "x", "/admin/topics?sort=name")
+    page = refused(nobody, wanted="/admin/topics?sort=name")
     assert offered in page
     assert "/admin/signin?to=%2Fadmin%2Ftopics%3Fsort%3Dname" in page
-    assert offered not in renderer(uses_tokens=False).error(nobody, "x", "x", "x")
-    assert offered not in renderer().error(READER, "x", "x", "x")
+    assert offered not in refused(nobody, uses_tokens=False)
+    assert offered not in refused(READER)
 
 
 def test_times_are_time_elements() -> None:

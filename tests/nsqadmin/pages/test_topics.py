@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
-from typing import Any
 
-from sparq.cluster.cluster_stats import E2eLatency
-from sparq.nsqadmin.pages.topics import _delivery, latencies
+from sparq.cluster.cluster_stats import LATENCY
+from sparq.nsqadmin.pages.topics import delivery, latencies
 from tests.nsqadmin.pages.conftest import Site, words
 from tests.support.waiting import until
 
@@ -47,40 +45,27 @@ async def test_a_new_topic_has_a_page_within_seconds(site: Site) -> None:
 
 
 def test_latencies_are_shown_by_quantile() -> None:
-    """Nanoseconds are shown with three digits, unknown quantiles left out; unmeasured: no rows."""
-    found = latencies(
-        E2eLatency(
-            percentiles=[
-                {"quantile": 0.99, "average": 2.5e9},
-                {"quantile": 0.5, "value": 1e9},
-                {"quantile": 0.1},
-                {"quantile": 0.9, "average": 12_345_678},
-                {"quantile": 0.8, "average": 520_000},
-            ]
-        )
-    )
+    """Nanoseconds are shown with three digits; unmeasured: no rows."""
+    averages = {0.99: 2.5e9, 0.5: 1e9, 0.9: 12_345_678, 0.8: 520_000}
+    measured = [{"quantile": each, "average": average} for each, average in averages.items()]
 
     assert {
         "End to end, 0.99 quantile": "2.50 s",
         "End to end, 0.5 quantile": "1.00 s",
         "End to end, 0.9 quantile": "12.3 ms",
         "End to end, 0.8 quantile": "0.52 ms",
-    } == dict(found)
-    assert all(text.endswith("s") for _, text in found)
+    } == dict(latencies({LATENCY: {"percentiles": measured}}))
+    assert [] == latencies({LATENCY: {"percentiles": None}})
     assert [] == latencies(None)
 
 
 def test_deliveries_are_shown_by_zone() -> None:
     """Deliveries are shown by zone and region; without zones nothing is shown."""
-
-    def channel(**counts: int) -> Any:
-        return SimpleNamespace(counts=counts)
-
-    found = _delivery(channel(zone_local_msg_count=1, global_msg_count=3))
+    found = delivery({"zone_local_msg_count": 1, "global_msg_count": 3})
     assert ["1 (25 %)", "0 (0 %)", "3 (75 %)"] == [text for _, text in found]
-    assert [] == _delivery(channel(global_msg_count=3))
-    assert [] == _delivery(channel())
-    assert [] == _delivery(None)
+    assert [] == delivery({"global_msg_count": 3})
+    assert [] == delivery({})
+    assert [] == delivery(None)
 
 
 async def test_an_empty_list_says_why(site: Site) -> None:

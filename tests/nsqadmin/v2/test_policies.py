@@ -91,7 +91,12 @@ async def test_a_document_that_one_nsqd_refuses_is_set_nowhere(api: Api) -> None
         ("PUT", BOTH, {}, "NAME_NOT_TYPED"),
         ("PUT", BOTH, {"typed": "t"}, "NAME_NOT_TYPED"),
         ("DELETE", None, {}, "NAME_NOT_TYPED"),
-        ("PUT", {}, {"typed": "policies"}, "INVALID_BODY: `policies` must be a list"),
+        (
+            "PUT",
+            {},
+            {"typed": "policies"},
+            "INVALID_BODY: Object missing required field `policies`",
+        ),
         ("PUT", [], {"typed": "policies"}, "INVALID_BODY"),
         ("PUT", BOTH, {"dry_run": "maybe"}, "INVALID_ARG_DRY_RUN"),
         ("GET", None, {"topic": "a b"}, "INVALID_ARG_TOPIC"),

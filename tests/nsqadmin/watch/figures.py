@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from sparq.cluster.figures import read
 from sparq.cluster.nodes import Node
-from sparq.nsqadmin.watch.node_stats import EarlierCounts, counters, read_stats
+from sparq.cluster.rows import NodeStats
 from sparq.nsqadmin.watch.rows import Lookupd, NodeState
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot, Observed, SnapshotBuilder
 
@@ -99,8 +100,8 @@ class Cluster:
         before = self._seen.get(address)
         latest, base = (None, None) if before is None else (before.stats, before.base)
         if answer is not None:
-            base = None if latest is None else counters(latest)
-            latest = read_stats(json.dumps(answer).encode(), self.builder.names, self.now)
+            base = latest
+            latest = NodeStats(read(json.dumps(answer).encode()), self.now)
         state: NodeState = changes.pop("state", "up")
         since_at = changes.pop("since_at", self.now)
         extra = {name: changes.pop(name) for name in ("error", "lookupds") if name in changes}
@@ -137,7 +138,6 @@ def after_two_answers(
 
 
 __all__ = [
-    "EarlierCounts",
     "Cluster",
     "channel",
     "listed",

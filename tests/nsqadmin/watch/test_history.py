@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 from sparq.nsqadmin.watch.history import History
-from sparq.nsqadmin.watch.names import NameNumbers
 from tests.nsqadmin.watch.figures import Cluster, channel, stats, topic
 
 
@@ -87,10 +86,10 @@ def test_a_clock_that_is_set_back_drops_the_series() -> None:
 
 def test_memory_is_bounded() -> None:
     """With more names, steps are farther apart, so that the bytes stay within the limit."""
-    kept = History(NameNumbers(), bytes_max=360 * 12 * 10)
+    kept = History(bytes_max=360 * 12 * 10)
 
     assert [10.0, 10.0, 20.0, 100.0] == [kept.step_seconds(size) for size in (1, 10, 11, 100)]
-    default = History(NameNumbers())
+    default = History()
     assert 10.0 == default.step_seconds(24_000)
     assert 90.0 == default.step_seconds(200_000)
 
@@ -98,7 +97,7 @@ def test_memory_is_bounded() -> None:
 def test_many_new_names_drop_old_steps() -> None:
     """If many names are added in one step, old steps are dropped to keep the limit."""
     cluster = Cluster()
-    cluster.builder.history = History(cluster.builder.names, bytes_max=4320)
+    cluster.builder.history = History(bytes_max=4320)
     for count in (*[1] * 325, 40):
         answer = stats(*(topic(f"t{number}") for number in range(count)))
         cluster.answers("a:4151", answer)
@@ -106,7 +105,7 @@ def test_many_new_names_drop_old_steps() -> None:
         cluster.snapshot()
 
     assert 4320 == cluster.builder.history.size_bytes
-    assert 321 == cluster.builder.history.steps
+    assert 9 == cluster.builder.history.steps
 
 
 def test_growth_is_the_rate_of_the_last_minute() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
-from sparq.nsqadmin.watch.node_watch import Slots
 from tests.nsqadmin.fake import FakeNode
 from tests.nsqadmin.watch.figures import channel, stats, topic
 from tests.nsqadmin.watch.watching import has_state, running_watch, snapshot_where
@@ -62,18 +60,3 @@ async def test_a_malformed_answer_is_an_error_of_its_node() -> None:
 
     assert "unreadable statistics" in snapshot.nodes[0].error
     assert 5 == snapshot.totals.waiting
-
-
-async def test_a_slot_that_is_held_too_long_is_freed() -> None:
-    """A slot that is held too long is freed for others, and is not freed a second time."""
-    slots = Slots(1, 0.01)
-    order = []
-
-    async def hold(name: str, seconds: float) -> None:
-        async with slots.slot():
-            order.append(name)
-            await asyncio.sleep(seconds)
-
-    await asyncio.gather(hold("slow", 0.1), hold("quick", 0), hold("last", 0))
-    assert ["slow", "quick", "last"] == order
-    assert 1 == slots._free._value

@@ -8,7 +8,7 @@ import pytest
 
 from sparq.cluster.figures import Client, read
 from sparq.nsqadmin.watch.detail import ClientGroups
-from sparq.nsqadmin.watch.paging import page, page_of_clients, page_of_nodes
+from sparq.nsqadmin.watch.paging import page
 from tests.nsqadmin.watch.figures import Cluster, channel, snapshot, stats, topic
 
 SNAPSHOT = snapshot(
@@ -95,18 +95,18 @@ def test_topics_have_no_state() -> None:
 
 
 def test_nodes_are_sorted_and_filtered() -> None:
-    """Nodes are sorted by host name by default; the filter matches versions, too."""
+    """Nodes are sorted by any field; the filter matches versions, too."""
     cluster = Cluster()
     cluster.answers("b:4151", stats(topic("t", depth=1)))
     cluster.answers("a:4151", stats(version="1.2.0"))
     nodes = cluster.snapshot().nodes
 
-    assert ["a", "b"] == [node.hostname for node in page_of_nodes(nodes).rows]
-    assert ["b", "a"] == [node.hostname for node in page_of_nodes(nodes, sort="-waiting").rows]
-    assert ["a"] == [node.hostname for node in page_of_nodes(nodes, filter="1.2.0").rows]
-    assert 2 == len(page_of_nodes(nodes, sort="-in_rate").rows)
+    assert ["a", "b"] == [node.hostname for node in page(nodes, sort="hostname").rows]
+    assert ["b", "a"] == [node.hostname for node in page(nodes, sort="-waiting").rows]
+    assert ["a"] == [node.hostname for node in page(nodes, sort="hostname", filter="1.2.0").rows]
+    assert 2 == len(page(nodes, sort="-in_rate").rows)
     with pytest.raises(ValueError, match="sort must be"):
-        page_of_nodes(nodes, sort="colour")
+        page(nodes, sort="colour")
 
 
 def client(number: int, host: str = "h", **changes: object) -> dict[str, object]:
@@ -129,5 +129,5 @@ def test_equal_clients_are_one_row() -> None:
 
     assert (500, 2, 1000, 20) == (big.connections, big.nodes, big.ready, len(big.client_ids))
     assert (("TLS", "Sampled 5%"), "other ") == (small.attributes, small.user_agent)
-    found = page_of_clients(folder.groups(), filter="OTHER")
+    found = page(folder.groups(), sort="-connections", filter="OTHER")
     assert (1, "h2") == (found.total, found.rows[0].hostname)

@@ -8,17 +8,14 @@ import re
 import select
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pytest
 
-from sparq.program.flags import flags_of
 from sparq.tools import commands, nsq_to_file
-from sparq.tools.nsq_to_file import Options
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import until
 from tests.tools.killing import exit_status_of, start
@@ -33,18 +30,7 @@ from tests.tools.recording import (
     until_finished,
 )
 
-Test = TypeVar("Test", bound=Callable[..., Any])
-
-TESTED_FLAGS: set[str] = set()
-"""The flags whose effect a test shows."""
-
 HOST = socket.gethostname().partition(".")[0]
-
-
-def covers_flags(*flags: str) -> Callable[[Test], Test]:
-    """Record that the test shows the effect of these flags."""
-    TESTED_FLAGS.update(flags)
-    return lambda test: test
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +47,6 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory, lookupd: Server) -> Iterator[
         yield server
 
 
-def test_every_flag_has_a_test() -> None:
-    """Every flag has a test of its effect."""
-    assert {flag.name for flag in flags_of(Options)} == TESTED_FLAGS
-
-
-@covers_flags(
-    "topic", "nsqd-tcp-address", "output-dir", "channel", "filename-format", "datetime-format"
-)
 async def test_each_topic_has_its_file(nsqd: NsqdServer, tmp_path: Path) -> None:
     """By default, a file is named after topic, host and hour; the format flags override that."""
     hour = datetime.now().strftime("%Y-%m-%d_%H")
@@ -88,7 +66,6 @@ async def test_each_topic_has_its_file(nsqd: NsqdServer, tmp_path: Path) -> None
         assert {f"third/{hour[:4]}/%/{os.getpid()}.txt": b"d\n"} == files(tmp_path / "y")
 
 
-@covers_flags("host-identifier")
 async def test_host_identifier_sets_the_host_part(nsqd: NsqdServer, tmp_path: Path) -> None:
     """`--host-identifier` sets the host part of the name and may contain <SHORT_HOST>."""
     publish(nsqd, "hosted", [b"a"])
@@ -100,7 +77,6 @@ async def test_host_identifier_sets_the_host_part(nsqd: NsqdServer, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("level", "mark"), [(1, 4), (9, 2)])
-@covers_flags("gzip", "gzip-level")
 async def test_output_can_be_gzip(nsqd: NsqdServer, tmp_path: Path, level: int, mark: int) -> None:
     """The output is gzip, and its header records the compression level."""
     topic = f"packed{level}"
@@ -116,7 +92,6 @@ async def test_output_can_be_gzip(nsqd: NsqdServer, tmp_path: Path, level: int, 
     assert [b"%d" % n for n in range(300)] == sorted(lines(tmp_path), key=int)
 
 
-@covers_flags("rotate-size")
 async def test_files_are_rotated_by_size(nsqd: NsqdServer, tmp_path: Path) -> None:
     """A file is closed after the message with which it reaches `--rotate-size`."""
     publish(nsqd, "sized", [b"x" * 9] * 6)
@@ -129,7 +104,6 @@ async def test_files_are_rotated_by_size(nsqd: NsqdServer, tmp_path: Path) -> No
     assert {f"f-00000{n}": two for n in range(3)} == files(tmp_path)
 
 
-@covers_flags("rotate-interval", "skip-empty-files")
 async def test_files_are_rotated_by_age(nsqd: NsqdServer, tmp_path: Path) -> None:
     """`--rotate-interval` also opens files without messages, unless `--skip-empty-files` is set."""
     told = ["--rotate-interval=20ms", "--sync-interval=20ms", "--filename-format=f<REV>"]
@@ -161,7 +135,6 @@ async def test_a_file_is_rotated_in_time_whatever_the_sync_interval(
         await until(lambda: done.is_dir() and files(done) == {"f-000000": b"a\n"}, 1.5)
 
 
-@covers_flags("work-dir")
 async def test_finished_files_are_moved(nsqd: NsqdServer, tmp_path: Path) -> None:
     """SIGHUP and the program's end move files from the work directory to the output."""
     work, done = tmp_path / "work", tmp_path / "done"
@@ -180,7 +153,6 @@ async def test_finished_files_are_moved(nsqd: NsqdServer, tmp_path: Path) -> Non
     assert {f"f-00000{n}": b"%d\n" % (n + 1) for n in range(3)} == files(done)
 
 
-@covers_flags("max-in-flight", "consumer-opt")
 async def test_max_in_flight_held_messages_trigger_a_sync(nsqd: NsqdServer, tmp_path: Path) -> None:
     """`max_in_flight` held messages trigger a sync, which finishes them.
 
@@ -202,7 +174,6 @@ async def test_max_in_flight_held_messages_trigger_a_sync(nsqd: NsqdServer, tmp_
         await until_finished(nsqd, "held", 5)
 
 
-@covers_flags("sync-interval")
 async def test_sync_interval_triggers_a_sync(nsqd: NsqdServer, tmp_path: Path) -> None:
     """`--sync-interval` syncs and finishes held messages, however few they are."""
     async with recording(*flags(nsqd, "ticking", tmp_path), "--sync-interval=50ms"):
@@ -211,7 +182,6 @@ async def test_sync_interval_triggers_a_sync(nsqd: NsqdServer, tmp_path: Path) -
             await until_finished(nsqd, "ticking", count)
 
 
-@covers_flags("topic-pattern", "topic-refresh", "lookupd-http-address")
 async def test_topics_are_discovered(
     nsqd: NsqdServer, lookupd: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -267,7 +237,6 @@ def silent_server(backlog: int) -> Iterator[tuple[str, socket.socket]]:
 @pytest.mark.parametrize(
     ("flag", "other", "backlog"), [("connect", "request", 0), ("request", "connect", 9)]
 )
-@covers_flags("http-client-connect-timeout", "http-client-request-timeout")
 async def test_a_silent_nsqlookupd_times_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, flag: str, other: str, backlog: int
 ) -> None:
@@ -297,7 +266,6 @@ async def test_a_pending_lookup_does_not_delay_the_exit(tmp_path: Path) -> None:
     assert [] == os.listdir(tmp_path)
 
 
-@covers_flags("log-level", "log-prefix")
 def test_signals_and_log_lines(nsqd: NsqdServer, tmp_path: Path) -> None:
     """SIGHUP reopens the file; SIGTERM and SIGINT end the process with status 0.
 

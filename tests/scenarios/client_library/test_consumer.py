@@ -232,12 +232,12 @@ async def test_refused_responses_are_harmless_and_other_errors_reconnect(
     topic, nsqd = shared_daemons.make("refusals"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of(tap, topic) as consumer:
         await until(lambda: consumer.connections)
-        [subscription] = consumer._flow.subscriptions.values()
+        [subscription] = consumer._flow.subscriptions
         unknown = b"0" * 16
         for command in (commands.fin(unknown), commands.req(unknown, 0), commands.touch(unknown)):
             subscription.connection.send(command)
         await until(lambda: subscription.connection.refused_responses == 3)
-        assert subscription.live
+        assert subscription.connection.live
         assert consumer.backoff_level == 0
 
         subscription.connection.send(b"NONSENSE\n")

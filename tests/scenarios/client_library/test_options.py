@@ -1,4 +1,4 @@
-"""Every client option has its effect: a table of options and their tests, and further tests.
+"""Client options have their effects.
 
 An option's test fails if the option is ignored. Some options need a peer that no nsqd can be, such
 as a host that drops packets or an nsqlookupd that hangs; their tests run that peer themselves.
@@ -15,9 +15,8 @@ import signal
 import socket
 import ssl
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -30,61 +29,6 @@ from tests.scenarios.client_library.tap import Tap, tapped
 from tests.support.servers import NsqdServer, free_port, spawn_nsqd
 from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until
-
-TESTS: Final = Path(__file__).parents[2]
-HERE: Final = "scenarios/client_library/"
-CONNECTION, CONSUMER = HERE + "test_connection.py::", HERE + "test_consumer.py::"
-RDY, OPTIONS = HERE + "test_rdy_and_backoff.py::", HERE + "test_options.py::"
-DISPATCHER, LAYERS = "client/test_dispatcher.py::", "scenarios/tls/test_client_layers.py::"
-
-EFFECTS: Final = {
-    "dial_timeout": OPTIONS + "test_dial_timeout_limits_a_dropped_handshake",
-    "read_timeout": CONNECTION + "test_heartbeats_are_answered_and_silence_reconnects",
-    "write_timeout": OPTIONS + "test_write_timeout_closes_the_connection",
-    "local_addr": OPTIONS + "test_local_addr_sets_the_clients_address",
-    "lookupd_poll_interval": OPTIONS + "test_lookupd_poll_interval_sets_the_rate_of_polls",
-    "lookupd_poll_jitter": OPTIONS + "test_lookupd_poll_jitter_limits_the_random_delay",
-    "lookupd_poll_timeout": OPTIONS + "test_lookupd_poll_timeout_limits_a_hanging_nsqlookupd",
-    "max_reconnect_delay": OPTIONS + "test_max_reconnect_delay_limits_the_delay",
-    "max_requeue_delay": CONSUMER + "test_the_delay_of_a_requeue",
-    "default_requeue_delay": CONSUMER + "test_the_delay_of_a_requeue",
-    "backoff_strategy": OPTIONS + "test_backoff_strategies_wait_differently",
-    "max_backoff_duration": RDY + "test_backoff_can_be_switched_off",
-    "backoff_multiplier": OPTIONS + "test_backoff_strategies_wait_differently",
-    "max_attempts": CONSUMER + "test_a_message_that_fails_too_often_is_given_up",
-    "low_rdy_idle_timeout": OPTIONS + "test_rdy_1_moves_to_the_other_connection",
-    "low_rdy_timeout": OPTIONS + "test_rdy_1_moves_to_the_other_connection",
-    "rdy_redistribute_interval": OPTIONS + "test_rdy_1_moves_to_the_other_connection",
-    "client_id": CONNECTION + "test_nsqd_applies_the_identify_options",
-    "hostname": CONNECTION + "test_nsqd_applies_the_identify_options",
-    "user_agent": CONNECTION + "test_nsqd_applies_the_identify_options",
-    "topology_region": OPTIONS + "test_consumers_in_the_same_zone_are_filled_first",
-    "topology_zone": OPTIONS + "test_consumers_in_the_same_zone_are_filled_first",
-    "heartbeat_interval": CONNECTION + "test_heartbeats_are_answered_and_silence_reconnects",
-    "sample_rate": LAYERS + "test_requeue_and_sampling_go_through_layers",
-    "output_buffer_size": CONNECTION + "test_nsqd_applies_the_identify_options",
-    "output_buffer_timeout": CONNECTION + "test_nsqd_applies_the_identify_options",
-    "max_in_flight": RDY + "test_max_in_flight_is_shared",
-    "msg_timeout": "scenarios/client_library/test_daemons.py::test_requeue_touch_and_timeout",
-    "max_msg_size": CONNECTION + "test_a_frame_that_is_too_large_ends_the_connection",
-    "stop_timeout": CONSUMER + "test_stop_is_bounded",
-    "publish_timeout": OPTIONS + "test_publish_timeout_limits_a_publish",
-    "publish_attempts": DISPATCHER + "test_a_publish_is_sent_at_most_publish_attempts_times",
-    "max_pending_bytes": OPTIONS + "test_max_pending_bytes_limits_unacknowledged_bytes",
-    "tls_v1": OPTIONS + "test_tls_v1_refuses_an_nsqd_without_tls",
-    "tls_config": OPTIONS + "test_tls_config_is_used_unchanged",
-    "tls_root_ca_file": LAYERS + "test_publish_and_consume",
-    "tls_cert": LAYERS + "test_clients_without_a_required_certificate_are_refused",
-    "tls_key": OPTIONS + "test_tls_key_is_the_key_of_tls_cert",
-    "tls_insecure_skip_verify": OPTIONS + "test_skip_verify_accepts_an_untrusted_certificate",
-    "tls_min_version": "wire/test_client.py::test_old_tls_versions_are_refused",
-    "snappy": LAYERS + "test_publish_and_consume",
-    "deflate": LAYERS + "test_publish_and_consume",
-    "deflate_level": OPTIONS + "test_deflate_level_is_negotiated",
-    "auth_secret": LAYERS + "test_publish_and_consume",
-    "auth_without_tls": LAYERS + "test_invalid_secrets_are_reported",
-    "lookupd_authorization": OPTIONS + "test_lookupd_authorization_sends_the_secret",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -128,19 +72,6 @@ def consumer_of(place: NsqdServer | Tap, topic: str, **options: Any) -> Consumer
 def ready_counts(nsqd: NsqdServer, topic: str) -> list[int]:
     """The RDY counts that nsqd has for the clients of the topic's channel "c"."""
     return [each["ready_count"] for each in nsqd.channel(topic, "c").get("clients", ())]
-
-
-def test_every_option_has_a_test_of_its_effect() -> None:
-    """Every option has a test in the table, and every test in the table exists."""
-    named = {test.partition("::") for test in EFFECTS.values()}
-    gone = [
-        f"{file}::{test}"
-        for file, _, test in named
-        if not re.search(rf"^(async )?def {test}\(", (TESTS / file).read_text(), re.M)
-    ]
-
-    assert {field.name for field in fields(Config)} == set(EFFECTS)
-    assert [] == gone
 
 
 # Connecting

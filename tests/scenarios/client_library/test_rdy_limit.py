@@ -7,7 +7,7 @@ change. After each step the test waits until the connections are quiet, and chec
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -81,18 +81,18 @@ class ScriptedNsqds(RuleBasedStateMachine):
         """Record each raise that, in the order of sending, makes the total exceed max_in_flight."""
         flow = self.consumer._flow
         distributor = flow._distributor
-        plain: Callable[[RdyWindow, int], None] = distributor._send
+        plain = distributor._set
         before: dict[RdyWindow, int] = {}
 
-        def send(window: RdyWindow, count: int) -> None:
+        def set_ready(window: RdyWindow, count: int, now: float) -> None:
             raised = count > before.get(window, 0)
             before[window] = count
-            total = sum(before.get(each, 0) for each in flow.subscriptions)
+            total = sum(before.get(each, 0) for each in distributor.windows)
             if raised and total > self.consumer.max_in_flight:
                 self.too_far.append(f"{total} of {self.consumer.max_in_flight}")
-            plain(window, count)
+            plain(window, count, now)
 
-        distributor._send = send
+        distributor._set = set_ready
 
     @rule(which=number)
     def lose_connection(self, which: int) -> None:
@@ -191,7 +191,8 @@ class ScriptedNsqds(RuleBasedStateMachine):
     def counts(self) -> list[tuple[int, int, int]]:
         """For each connection: RDY sent, RDY received, difference of the in-flight counts."""
         found = []
-        for window, subscription in self.consumer._flow.subscriptions.items():
+        for subscription in self.consumer._flow.subscriptions:
+            window = subscription.window
             nsqd = next(each for each in self.nsqds if each.address == subscription.address)
             peer = nsqd.peers[-1] if nsqd.peers else None
             heard, in_flight = (peer.ready, len(peer.in_flight)) if peer is not None else (-1, -1)
@@ -208,7 +209,7 @@ class ScriptedNsqds(RuleBasedStateMachine):
 
     def is_blocked(self) -> bool:
         """Whether a backoff block is running; it ends by itself."""
-        return self.consumer._flow._backoff.state.name == "BLOCKED"
+        return self.consumer._flow.backoff.state.name == "BLOCKED"
 
     def possible_messages(self) -> int:
         """Unanswered messages that are possible: per connection, RDY or in flight, if higher."""

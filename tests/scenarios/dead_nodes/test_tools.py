@@ -1,6 +1,7 @@
 """The tools exit if an nsqd is down when they start, or wait for it with `--wait-for-nsqd`.
 
-Go's tools exit, too. A connection that is lost later is made again.
+Go's tools exit, too. A connection that is lost later is made again. The first test has every tool,
+the others one: what they show is the client's, which all tools share.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from sparq.tools import nsq_tail, nsq_to_file, nsq_to_http, nsq_to_nsq, to_nsq
 from tests.support.servers import NsqdServer, free_port, spawn_nsqd
 from tests.support.waiting import wait_for
 
@@ -61,39 +61,38 @@ def test_a_tool_exits_if_nsqd_is_down(tool: str) -> None:
     ) == said
 
 
-@pytest.mark.parametrize("tool", WORDS)
-def test_a_tool_exits_if_one_of_several_nsqds_is_down(tool: str, nsqd: NsqdServer) -> None:
+def test_a_tool_exits_if_one_of_several_nsqds_is_down(nsqd: NsqdServer) -> None:
     """One dead nsqd of several ends the tool: the messages of the others would look complete."""
     address = f"127.0.0.1:{free_port()}"
     words = (f"--nsqd-tcp-address={nsqd.tcp}", f"--nsqd-tcp-address={address}")
 
-    status, said = exit_of(started(tool, *words))
+    status, said = exit_of(started("nsq_tail", *words))
 
     assert 1 == status
     assert f"no connection to nsqd {address}: " in said
 
 
-@pytest.mark.parametrize("tool", WORDS)
-def test_wait_for_nsqd_is_bounded(tool: str) -> None:
-    """When the time of `--wait-for-nsqd` is over, each tool exits with the same message."""
+def test_wait_for_nsqd_is_bounded() -> None:
+    """When the time of `--wait-for-nsqd` is over, the tool exits with the same message."""
     address = f"127.0.0.1:{free_port()}"
 
-    status, said = exit_of(started(tool, f"--nsqd-tcp-address={address}", "--wait-for-nsqd=300ms"))
+    status, said = exit_of(
+        started("nsq_tail", f"--nsqd-tcp-address={address}", "--wait-for-nsqd=300ms")
+    )
 
     assert 1 == status
     assert f"no connection to nsqd {address} within 0.3 s: connection refused" in said
 
 
-@pytest.mark.parametrize("tool", WORDS)
-def test_a_tool_exits_if_the_port_is_http(tool: str, nsqd: NsqdServer) -> None:
-    """With an HTTP port each tool exits without waiting; its message has the right port."""
+def test_a_tool_exits_if_the_port_is_http(nsqd: NsqdServer) -> None:
+    """With an HTTP port the tool exits without waiting; its message has the right port."""
     words = (f"--nsqd-tcp-address={nsqd.http}", "--wait-for-nsqd=1m")
 
-    status, said = exit_of(started(tool, *words))
+    status, said = exit_of(started("nsq_tail", *words))
 
     assert 1 == status
     assert (
-        f"{tool}: no connection to nsqd {nsqd.http}: it speaks HTTP: use nsqd's TCP port"
+        f"nsq_tail: no connection to nsqd {nsqd.http}: it speaks HTTP: use nsqd's TCP port"
         " (4150 by default), or lookupd-http-address for an nsqlookupd"
     ) == said
 
@@ -135,10 +134,3 @@ def test_a_connection_lost_later_is_reconnected(tmp_path: Path) -> None:
                 assert b"later\n" == printing.stdout.readline()
             finally:
                 printing.kill()
-
-
-def test_the_flag_is_the_same_in_all_tools() -> None:
-    """nsq_to_file has no such flag: like Go's, it always waits for nsqd."""
-    for tool in (nsq_tail, nsq_to_http, nsq_to_nsq, to_nsq):
-        assert 0 == tool.Options().wait_for_nsqd_ns
-    assert not hasattr(nsq_to_file.Options(), "wait_for_nsqd_ns")

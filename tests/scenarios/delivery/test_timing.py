@@ -198,7 +198,7 @@ def test_a_new_channel_gets_no_deferred_publish_from_before_it(harness: BrokerHa
 
 @pytest.mark.behaviour("more.attempts-beyond-signed")
 def test_attempts_stay_at_their_maximum() -> None:
-    """`attempts` stays at 65,535, the maximum of its 16 bits (decision 15)."""
+    """`attempts` stays at 65,535, the maximum of its 16 bits."""
     harness = BrokerHarness()
     consumer = harness.consumer("t", "c", rdy=1)
     harness.publish("t", b"x")

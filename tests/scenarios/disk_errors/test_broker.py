@@ -24,7 +24,7 @@ def harness() -> BrokerHarness:
 
 
 def test_a_refused_publish_keeps_its_connection(harness: BrokerHarness) -> None:
-    """Decision 18: E_PUB_FAILED has the disk's error; the client stays connected."""
+    """E_PUB_FAILED has the disk's error; the client stays connected."""
     client = harness.connect()
     client.say(commands.pub("t", b"before"))
     assert client.answers() == [b"OK"]
@@ -122,7 +122,7 @@ def test_a_failed_read_is_repeated(harness: BrokerHarness) -> None:
 
 
 def test_a_damaged_batch_loses_only_itself() -> None:
-    """Decision 19: a corrupt byte loses one batch, which is counted; all others are delivered."""
+    """A corrupt byte loses one batch, which is counted; all others are delivered."""
     harness = BrokerHarness(cache_bytes=1)
     for n in range(6):
         harness.publish("t", *[b"%d-%d" % (n, at) for at in range(3)])
@@ -162,7 +162,7 @@ def test_fins_are_recorded_on_a_full_disk() -> None:
 
 
 def test_channels_and_pauses_are_recorded_on_a_full_disk() -> None:
-    """Decision 28: on a full disk channels can be created, paused and deleted, durably."""
+    """On a full disk channels can be created, paused and deleted, durably."""
     harness = BrokerHarness(MemoryDisk(capacity_bytes=8 << 20))
     harness.consumer("t", "old")
     producer = harness.connect()

@@ -12,7 +12,6 @@ from urllib.parse import unquote_to_bytes
 import pytest
 from aiohttp import web
 
-from sparq.program.flags import flags_of
 from sparq.tools import commands, nsq_to_http, relay
 from tests.client.scripted import listening
 from tests.support.servers import NsqdServer, Server, free_port
@@ -477,29 +476,3 @@ def test_invalid_flags_are_refused(
     said = capsys.readouterr().err
     assert said.startswith(f"nsq_to_http: {reason}")
     assert 1 == said.count("\n")
-
-
-EFFECTS = {
-    "topic": test_each_message_is_posted,
-    "channel": test_get_puts_each_message_into_the_url,
-    "max-in-flight": test_concurrent_requests_are_limited,
-    "n": test_concurrent_requests_are_limited,
-    "mode": test_modes_choose_the_server,
-    "sample": test_sample_sends_a_share_of_the_messages,
-    "http-client-connect-timeout": test_the_connect_timeout,
-    "http-client-request-timeout": test_the_request_timeout,
-    "status-every": test_status_lines_have_times_per_server,
-    "content-type": test_header_adds_or_replaces_headers,
-    "post": test_each_message_is_posted,
-    "get": test_get_puts_each_message_into_the_url,
-    "header": test_header_adds_or_replaces_headers,
-    "nsqd-tcp-address": test_each_message_is_posted,
-    "lookupd-http-address": test_sources_are_found_through_nsqlookupd,
-    "consumer-opt": test_sources_are_found_through_nsqlookupd,
-}
-
-
-def test_every_flag_has_a_test_of_its_effect() -> None:
-    """Every flag has a test of its effect; the flags are NSQ's and `--wait-for-nsqd`."""
-    # tests/scenarios/dead_nodes/test_tools.py has the flag that Go's tools do not have
-    assert {*EFFECTS, "wait-for-nsqd"} == {flag.name for flag in flags_of(nsq_to_http.Options)}

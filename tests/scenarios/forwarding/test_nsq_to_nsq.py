@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparq.program.flags import flags_of
 from sparq.tools import commands, nsq_to_nsq, relay
 from tests.client.scripted import Peer, ScriptedNsqd, scripted
 from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd
@@ -383,27 +382,3 @@ def test_invalid_flags_are_refused(
     said = capsys.readouterr().err
     assert said.startswith(f"nsq_to_nsq: {reason}")
     assert 1 == said.count("\n")
-
-
-EFFECTS = {
-    "topic": test_each_message_is_copied,
-    "channel": test_channel_and_destination_topic_can_be_set,
-    "destination-topic": test_channel_and_destination_topic_can_be_set,
-    "destination-nsqd-tcp-address": test_each_message_is_copied,
-    "max-in-flight": test_a_message_is_finished_once_its_copy_is_acknowledged,
-    "mode": test_modes_choose_the_destination,
-    "status-every": test_one_destination_has_one_status_line,
-    "whitelist-json-field": test_only_whitelisted_fields_are_copied,
-    "require-json-field": test_messages_without_a_required_field_are_not_copied,
-    "require-json-value": test_messages_without_a_required_value_are_not_copied,
-    "nsqd-tcp-address": test_each_message_is_copied,
-    "lookupd-http-address": test_channel_and_destination_topic_can_be_set,
-    "consumer-opt": test_channel_and_destination_topic_can_be_set,
-    "producer-opt": test_channel_and_destination_topic_can_be_set,
-}
-
-
-def test_every_flag_has_a_test_of_its_effect() -> None:
-    """Every flag has a test of its effect; the flags are NSQ's and `--wait-for-nsqd`."""
-    # tests/scenarios/dead_nodes/test_tools.py has the flag that Go's tools do not have
-    assert {*EFFECTS, "wait-for-nsqd"} == {flag.name for flag in flags_of(nsq_to_nsq.Options)}

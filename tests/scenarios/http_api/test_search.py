@@ -76,16 +76,21 @@ async def test_a_search_by_json(nsqd: Daemon) -> None:
 
 
 async def test_a_search_by_pattern(nsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Patterns use Go's syntax; a pattern that takes Python's `re` hours is matched in linear time.
+    """Patterns use Go's syntax, in linear time; characters are characters, not bytes.
 
-    A body that exceeds the limit of steps is counted in `unsearched`.
+    A body that is too large for a large pattern is counted in `unsearched`.
     """
     await channel(nsqd, b"order 17 done", b"order x done", b"a" * 90)
     assert await found(nsqd, regex=r"order \d+ done$") == ["order 17 done"]
     assert await found(nsqd, regex=r"^order \w", text="x") == ["order x done"]
     assert await found(nsqd, regex=r"^(a+)+b") == []
     assert await found(nsqd, regex="(a?){1000}(a?){900}b") == []
-    monkeypatch.setattr(search, "PATTERN_STEPS_MAX", 200)
+    await nsqd.post("/pub?topic=t", "eins\nprét".encode())
+    for regex in ("é", "(?m)^pr", r"(?s)eins.pr", r"\x{e9}"):
+        assert await found(nsqd, regex=regex) == ["eins\nprét"], regex
+    for regex in ("Ã", "^pr", "eins.pr"):
+        assert await found(nsqd, regex=regex) == [], regex
+    monkeypatch.setattr(search, "PATTERN_STEPS_MAX", 700)
     answer = await get(nsqd, "/topic/search", topic="t", regex="^(a+)+b")
     assert (answer["messages"], answer["unsearched"]) == ([], 1)
 

@@ -19,13 +19,13 @@ from sparq.cluster import figures
 from sparq.cluster.figures import STATES, state_of
 from sparq.program.verbs import read
 from sparq.protocol.commands import rdy, sub
-from sparq.tools.admin.main import work
+from sparq.tools.admin.job import work
 from sparq.tools.admin.verbs import PROGRAM, VERBS, AdminOptions
-from sparq.tools.command_line import parse
+from sparq.tools.commands import parse
 from sparq.tools.nsq_stat import Options as StatOptions
 from sparq.tools.nsq_stat import stat
 from sparq.tools.overview import ORDER
-from sparq.tools.pipes import PipeOutput
+from sparq.tools.terminal import PipeOutput
 from sparq.tools.top import Options as TopOptions
 from sparq.tools.top import watch
 from tests.nsqadmin.cluster import Admin, admin

@@ -21,7 +21,7 @@ def by_body(messages: list[Message]) -> dict[bytes, int]:
 
 @pytest.mark.behaviour("more.in-flight-survives-restart")
 def test_in_flight_messages_return_with_one_more_attempt() -> None:
-    """Decision 11: after a crash, messages that were in flight are delivered with attempts + 1."""
+    """After a crash, messages that were in flight are delivered with attempts + 1."""
     harness = BrokerHarness()
     consumer = harness.consumer("t", "c", rdy=3)
     harness.publish("t", b"a", b"b", b"c", b"d", b"e")
@@ -206,7 +206,7 @@ def test_an_emptied_topic_stays_empty() -> None:
 
 
 def test_a_channel_whose_sub_was_answered_survives_a_power_cut() -> None:
-    """Decision 7: a channel whose SUB was answered with OK survives a power cut."""
+    """A channel whose SUB was answered with OK survives a power cut."""
     for seed in range(5):
         harness = BrokerHarness()
         assert harness.consumer("t", "c").answers() == [b"OK"]

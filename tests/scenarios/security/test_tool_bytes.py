@@ -11,10 +11,10 @@ import pytest
 from aiohttp import web
 
 from sparq.tools import nsq_tail, to_nsq
-from sparq.tools.command_line import parse
+from sparq.tools.commands import parse
 from sparq.tools.nsq_to_http import HttpTarget, open_session
-from sparq.tools.pipes import Input, PipeOutput
 from sparq.tools.relay import NotAcceptedError, NotSentError
+from sparq.tools.terminal import Input, PipeOutput
 from tests.client.certificates import certificates, server_context
 from tests.scenarios.security.test_forwarding import HOSTILE
 from tests.support.servers import NsqdServer, spawn_nsqd

@@ -16,8 +16,14 @@ from aiohttp import web
 
 from sparq.protocol.names import is_valid_name
 from sparq.tools import commands, nsq_tail, nsq_to_file, nsq_to_http, nsq_to_nsq, to_nsq
-from sparq.tools.folder import FilenameError, Folder, entries_of, template, with_revision
-from sparq.tools.output import Rotation, TopicOutput
+from sparq.tools.files import (
+    FilenameError,
+    Folder,
+    TopicOutput,
+    entries_of,
+    template,
+    with_revision,
+)
 from tests.scenarios.security.test_forwarding import HOSTILE
 from tests.scenarios.security.test_names import NASTY, names, tree
 from tests.support.servers import NsqdServer, spawn_nsqd
@@ -110,7 +116,7 @@ def test_no_file_is_written_outside(
         topic = name if is_valid_name(name) else "CON"
         with suppress(FilenameError, OSError):
             made = template(f"{text}<REV>", "%Y", topic, name, is_revised=True, is_gzip=False)
-            output = TopicOutput(made, folder, finished, Rotation())
+            output = TopicOutput(made, folder, finished)
             output.write([b"x"], sync=True)
             output.close()
             written += 1

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from sparq.program.supervised import SupervisedProcess
-from tests.scenarios.docs import pipeline_page as page
+from tests.scenarios.docs import pages
 from tests.support.servers import free_port, spawn_nsqd
 from tests.support.waiting import wait_for
 
+PAGE = "docs/pipeline.md"
 SECTION = "Spark Connect"
 START_SECONDS = 120.0
 STOP_SECONDS = 30.0
@@ -25,8 +26,8 @@ pytestmark = pytest.mark.timeout(600)
 @contextlib.contextmanager
 def server(folder: Path, port: int) -> Iterator[None]:
     """Run the server of the page's command line, on another port and on loopback."""
-    (line,) = page.command_lines("spark-submit")
-    words = shlex.split(page.with_addresses(line, {"15002": str(port)}))
+    (line,) = pages.lines_of(PAGE, "spark-submit")
+    words = shlex.split(pages.with_addresses(line, {"15002": str(port)}))
     more = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
@@ -38,7 +39,7 @@ def server(folder: Path, port: int) -> Iterator[None]:
     words += [word for key, value in more.items() for word in ("--conf", f"{key}={value}")]
     log = folder / "server.log"
     process = SupervisedProcess(
-        "Spark Connect", words, log, environment=page.environment(), folder=folder
+        "Spark Connect", words, log, environment=pages.spark_environment(), folder=folder
     )
     process.start()
 
@@ -57,20 +58,20 @@ def server(folder: Path, port: int) -> Iterator[None]:
 
 def test_source_and_sink_work_over_spark_connect(tmp_path: Path) -> None:
     """A Spark Connect client reads a topic as a stream, writes one, and reads it as a batch."""
-    lacking = page.missing_packages(page.CONNECT)
+    lacking = pages.missing_packages(pages.CONNECT)
     if lacking:
         pytest.skip(f"needs {lacking}")
-    (program,) = page.blocks(SECTION, "python")
-    (expected,) = page.blocks(SECTION, "")
-    lines = "".join(page.blocks("Start", "")).encode()
+    (program,) = pages.blocks(pages.section(PAGE, SECTION), "python")
+    (expected,) = pages.blocks(pages.section(PAGE, SECTION), "")
+    lines = "".join(pages.blocks(pages.section(PAGE, "Start"), "")).encode()
     port = free_port()
     with spawn_nsqd(tmp_path) as nsqd, server(tmp_path, port):
         nsqd.post("/mpub?topic=clicks", lines)
-        for command in page.command_lines("curl"):
+        for command in pages.lines_of(PAGE, "curl"):
             nsqd.post(shlex.split(command)[-1].removeprefix("http://127.0.0.1:4151"))
         addresses = {"127.0.0.1:4150": nsqd.tcp, "127.0.0.1:15002": f"127.0.0.1:{port}"}
 
-        printed = page.run(page.with_addresses(program, addresses), tmp_path)
+        printed = pages.run_spark(pages.with_addresses(program, addresses), tmp_path)
 
         assert expected == printed
         assert 0 == nsqd.channel("clicks", "remote")["in_flight_count"]

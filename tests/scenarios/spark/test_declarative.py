@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.docs import pipeline_page as page
+from tests.scenarios.docs import pages
 from tests.support.run_program import run_program
 from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.v2_client import drain
 
+PAGE = "docs/pipeline.md"
 SECTION = "A declarative pipeline"
 PORT = 15002
 """The port on which spark-pipelines starts its Spark Connect server."""
@@ -24,19 +25,21 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 def project(folder: Path, nsqd: NsqdServer) -> None:
     """Write the page's files."""
-    (spec,) = page.blocks(SECTION, "yaml")
-    (program,) = page.blocks(SECTION, "python")
+    (spec,) = pages.blocks(pages.section(PAGE, SECTION), "yaml")
+    (program,) = pages.blocks(pages.section(PAGE, SECTION), "python")
     storage = {"file:///srv/clicks/storage": f"file://{folder}/storage"}
-    (folder / "spark-pipeline.yml").write_text(page.with_addresses(spec, storage))
+    (folder / "spark-pipeline.yml").write_text(pages.with_addresses(spec, storage))
     (folder / "transformations").mkdir()
-    text = page.with_addresses(program, {"127.0.0.1:4150": nsqd.tcp})
+    text = pages.with_addresses(program, {"127.0.0.1:4150": nsqd.tcp})
     (folder / "transformations" / "errors.py").write_text(text)
 
 
 def run(folder: Path) -> None:
     """Run the page's command."""
-    (line,) = page.command_lines("spark-pipelines")
-    ran = run_program(shlex.split(line), cwd=folder, env=page.environment(), seconds=RUN_SECONDS)
+    (line,) = pages.lines_of(PAGE, "spark-pipelines")
+    ran = run_program(
+        shlex.split(line), cwd=folder, env=pages.spark_environment(), seconds=RUN_SECONDS
+    )
     assert 0 == ran.returncode, (ran.stdout + ran.stderr)[-6000:]
 
 
@@ -49,12 +52,12 @@ def is_free(port: int) -> bool:
 
 def test_source_and_sink_work_in_a_declarative_pipeline(tmp_path: Path) -> None:
     """A run publishes the selected lines; the next run publishes only later ones."""
-    lacking = page.missing_packages(page.PIPELINES)
+    lacking = pages.missing_packages(pages.PIPELINES)
     if lacking:
         pytest.skip(f"needs {lacking}")
     if not is_free(PORT):
         pytest.skip(f"needs port {PORT} free, for Spark's own server")
-    lines = "".join(page.blocks("Start", "")).encode()
+    lines = "".join(pages.blocks(pages.section(PAGE, "Start"), "")).encode()
     wanted = [line for line in lines.splitlines() if b'" 404 ' in line]
     with spawn_nsqd(tmp_path) as nsqd:
         nsqd.post("/topic/create?topic=clicks.errors")

@@ -12,10 +12,10 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from sparq.program.verbs import read
-from sparq.tools.admin.main import work
+from sparq.tools.admin.job import work
 from sparq.tools.admin.verbs import PROGRAM, VERBS, AdminOptions
-from sparq.tools.command_line import ToolError
-from sparq.tools.pipes import PipeOutput
+from sparq.tools.commands import ToolError
+from sparq.tools.terminal import PipeOutput
 from tests.nsqadmin.cluster import admin as nsqadmin_of
 from tests.support.servers import free_port, spawn_nsqd
 from tests.support.waiting import until

@@ -78,7 +78,15 @@ class BlockingConnection:
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._sealed = memoryview(b"")
         place = parse_nsqd(address)
-        self._wire = ClientConnection(str(place), layers, _identity(user_agent), FRAME_BYTES_MAX)
+        hostname = socket.gethostname()
+        identity = {
+            "client_id": hostname.partition(".")[0],
+            "hostname": hostname,
+            "user_agent": user_agent,
+            "feature_negotiation": True,
+            "heartbeat_interval": -1,
+        }
+        self._wire = ClientConnection(str(place), layers, identity, FRAME_BYTES_MAX)
         self._socket = _dial(place, connect_timeout_seconds)
         self._receive_into: Callable[[memoryview], int] = self._socket.recv_into
         try:
@@ -164,7 +172,10 @@ class BlockingConnection:
         while True:
             frame_type, data = self._receive_frame()
             if frame_type == FRAME_ERROR:
-                raise self._refusal(bytes(data))
+                error = remote_error(bytes(data))
+                if error.fatal:
+                    self.close()
+                raise error
             # One byte more than a heartbeat: a longer response may begin like one.
             if frame_type == FRAME_RESPONSE and bytes(data[: len(HEARTBEAT) + 1]) == HEARTBEAT:
                 self.send(commands.nop())
@@ -217,12 +228,6 @@ class BlockingConnection:
 
     # Errors
 
-    def _refusal(self, text: bytes) -> RemoteError:
-        error = remote_error(text)
-        if error.fatal:
-            self.close()
-        return error
-
     def _lost(self, during: str = "") -> ConnectionResetError:
         self.close()
         return ConnectionResetError(f"nsqd {self.address} closed the connection{during}")
@@ -230,17 +235,6 @@ class BlockingConnection:
     def _unexpected(self, what: str) -> WrongPeerError:
         self.close()
         return WrongPeerError(f"{self.address} answered with {what}")
-
-
-def _identity(user_agent: str) -> dict[str, Any]:
-    hostname = socket.gethostname()
-    return {
-        "client_id": hostname.partition(".")[0],
-        "hostname": hostname,
-        "user_agent": user_agent,
-        "feature_negotiation": True,
-        "heartbeat_interval": -1,
-    }
 
 
 def _dial(place: Address, timeout_seconds: float) -> socket.socket:

@@ -7,6 +7,8 @@
    call.
 3. Messages that are stale before they are handed out are dropped: nsqd redelivers them.
 4. Any number of threads may take messages at the same time; each message goes to one of them.
+5. Both threads use the same `Message` and `Batch`. A response is recorded on the calling thread,
+   where a second one raises, and is sent from the session's thread soon after.
 """
 
 from __future__ import annotations
@@ -17,19 +19,19 @@ import inspect
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from threading import RLock
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from sparq.client.batch import Batch
-from sparq.client.blocking.fetcher import Fetcher, seconds_until
 from sparq.client.blocking.handle import SessionHandle, awaited, close_all, on_session_thread
-from sparq.client.blocking.loop_thread import CLOSED, LoopThread
-from sparq.client.blocking.message_proxy import BlockingBatch, redirect_responses
-from sparq.client.consumer import Consumer
+from sparq.client.blocking.loop_thread import CLOSED, LoopThread, withdraw
+from sparq.client.connection import DONE
+from sparq.client.consumer import Consumer, check_batch
 from sparq.client.errors import ClosedError
 from sparq.client.handling import Handler, require_callable
-from sparq.client.message import Message
+from sparq.client.message import Message, Respond, Response
 from sparq.client.subscription import Counters
 
 FETCHED_MAX: Final = 1_000
@@ -41,7 +43,24 @@ INTERRUPTED: Final = (
     "the two would wait for each other"
 )
 
-Redirect = Callable[[Sequence[Message]], list[Message]]
+
+class BlockingBatch(Batch):
+    """A `Batch` of the blocking API: nothing is awaited; responses are sent soon after the call.
+
+    Attributes:
+        responded: whether the batch was finished or requeued as a whole.
+    """
+
+    __slots__ = ("_thread",)
+
+    def __init__(self, thread: LoopThread, batch: Batch) -> None:
+        super().__init__(batch._parts)
+        self._thread = thread
+
+    def _opened(self) -> list[Message]:
+        if self._messages is None:
+            self._thread.ask(super()._opened)
+        return super()._opened()
 
 
 class BlockingConsumer(SessionHandle):
@@ -81,17 +100,17 @@ class BlockingConsumer(SessionHandle):
         self.topic = topic
         self.channel = channel
         require_callable(on_giving_up=on_giving_up)
-        redirect = _redirect_to(thread)
         if on_giving_up is not None:
-            arguments["on_giving_up"] = _on_a_thread(redirect, on_giving_up)
+            arguments["on_giving_up"] = _on_a_thread(on_giving_up)
         self._consumer = thread.ask(lambda: Consumer(topic, channel, **arguments))
+        self._consumer._through = _sending_from(thread)
         super().__init__(thread, self._consumer)
         self.counters: Counters = self._consumer.counters
         self._ready: deque[Message] = deque()
-        # `Fetcher.next` may be called by one thread at a time.
+        # One thread at a time fetches messages.
         self._refill_lock = RLock()
         self._refilling = False
-        self._fetcher = Fetcher(thread, _fetched(self._consumer, self._ready, redirect))
+        self._fetching: Future[bool] | None = None
         self._start()
 
     def _start(self) -> None:
@@ -154,32 +173,36 @@ class BlockingConsumer(SessionHandle):
         """
         if self.closed:
             return
-        batches = self._consumer.batches(size, wait)
-        fetcher = Fetcher(self._thread, cast(AsyncGenerator[Batch, None], batches))
+        check_batch(size, wait)
+        gathering: Future[Batch | None] | None = None
         try:
-            while (batch := self._next_batch(fetcher, size, _deadline(idle_timeout))) is not None:
+            while True:
+                deadline = _deadline(idle_timeout)
+                self._thread.check()
+                # Messages already fetched one by one come first.
+                batch: Batch | None = Batch(self._take_ready(size))
+                if not batch:
+                    if gathering is None:
+                        next_batch = self._consumer._next_batch
+                        gathering = self._thread.submit(next_batch, size, wait)
+                    batch = self._thread.wait(gathering, _seconds_until(deadline))
+                    gathering = None
+                if batch is None:
+                    return
                 yield BlockingBatch(self._thread, batch)
-        finally:
-            self._leave(fetcher)
-
-    def _next_batch(
-        self, fetcher: Fetcher[Batch], size: int, deadline: float | None
-    ) -> Batch | None:
-        """Return the next batch, first from messages already fetched one by one; None: the end."""
-        try:
-            self._thread.check()
-            ready = self._take_ready(size)
-            return Batch(ready) if ready else fetcher.next(deadline)
         except TimeoutError:
-            return None
+            return
         except ClosedError:
             if not self.closed:
                 raise
-            return None
+        finally:
+            if gathering is not None:
+                self._give_back(gathering)
 
-    def _leave(self, fetcher: Fetcher[Batch]) -> None:
+    def _give_back(self, gathering: Future[Batch | None]) -> None:
+        """End the wait for a batch that will not be handed out; requeue what has come."""
         with contextlib.suppress(ClosedError):
-            leaving = self._thread.submit(_give_back, fetcher)
+            leaving = self._thread.submit(_requeue, gathering)
             # The garbage collector may close this generator on any thread, even the session's.
             if not self._thread.is_current():
                 self._thread.wait(leaving)
@@ -200,7 +223,7 @@ class BlockingConsumer(SessionHandle):
 
     def _refill(self, deadline: float | None) -> bool:
         """Wait for more messages; False at the end. Other threads may take them first."""
-        seconds = seconds_until(deadline)
+        seconds = _seconds_until(deadline)
         if not self._refill_lock.acquire(timeout=-1 if seconds is None else seconds):
             raise TimeoutError(NOTHING_CAME)
         # The lock is this thread's, also if a signal handler has interrupted its wait below.
@@ -209,7 +232,13 @@ class BlockingConsumer(SessionHandle):
             raise RuntimeError(INTERRUPTED)
         self._refilling = True
         try:
-            return bool(self._ready) or self._fetcher.next(deadline) is not None
+            if self._ready:
+                return True
+            if self._fetching is None:
+                self._fetching = self._thread.submit(_fetch, self._consumer, self._ready)
+            has_more = self._thread.wait(self._fetching, _seconds_until(deadline))
+            self._fetching = None
+            return has_more
         except TimeoutError:
             raise TimeoutError(NOTHING_CAME) from None
         finally:
@@ -236,12 +265,12 @@ class BlockingConsumer(SessionHandle):
     @property
     def in_flight(self) -> int:
         """The number of messages received and not yet responded to, handed out or not."""
-        return self._thread.ask(lambda: self._consumer.in_flight)
+        return self._consumer.in_flight
 
     @property
     def is_starved(self) -> bool:
         """Whether some connection has at least 85 % of its RDY in flight."""
-        return self._thread.ask(lambda: self._consumer.is_starved)
+        return self._consumer.is_starved
 
     @property
     def is_paused(self) -> bool:
@@ -285,7 +314,8 @@ class BlockingConsumer(SessionHandle):
         close_all(self._thread, [self], wait_seconds)
 
     async def _end(self, wait_seconds: float = 0.0) -> None:
-        await self._fetcher.end()
+        if self._fetching is not None:
+            await withdraw(self._fetching)
         # Sent together with CLS: with RDY still open, nsqd would redeliver them here at once.
         for message in self._take_ready(len(self._ready)):
             message.requeue(0, backoff=False)
@@ -296,37 +326,40 @@ class BlockingConsumer(SessionHandle):
 # alive. Both may be dropped without being closed; the garbage collector then ends them.
 
 
-def _redirect_to(thread: LoopThread) -> Redirect:
-    """Return `redirect_responses` for a thread, with only a weak reference to it."""
+def _sending_from(thread: LoopThread) -> Callable[[Respond], Respond]:
+    """Return what makes responses from any thread be sent from the session's."""
     known = weakref.ref(thread)
 
-    def redirect(messages: Sequence[Message]) -> list[Message]:
-        alive = known()
-        if alive is None:
-            raise ClosedError(CLOSED)
-        return redirect_responses(alive, messages)
+    def through(respond: Respond) -> Respond:
+        def send(each: Any, kind: Response, delay: float | None, backoff: bool) -> Awaitable[None]:
+            alive = known()
+            if alive is None:
+                raise ClosedError(CLOSED)
+            if alive.is_current():
+                return respond(each, kind, delay, backoff)
+            alive.post(respond, each, kind, delay, backoff)
+            return DONE
 
-    return redirect
+        return send
 
-
-async def _fetched(
-    consumer: Consumer, ready: deque[Message], redirect: Redirect
-) -> AsyncGenerator[bool, None]:
-    """Pass messages to ``ready`` as soon as they arrive; True after each group."""
-    async for batch in consumer.batches(FETCHED_MAX, 0):
-        ready.extend(redirect(batch))
-        yield True
+    return through
 
 
-async def _give_back(fetcher: Fetcher[Batch]) -> None:
-    """End a fetcher and requeue the batch that it fetched but did not hand out."""
-    if (unseen := await fetcher.end()) is not None:
+async def _fetch(consumer: Consumer, ready: deque[Message]) -> bool:
+    """Pass messages to ``ready`` as soon as some arrive; False: the consumer is closed."""
+    if (batch := await consumer._next_batch(FETCHED_MAX, 0)) is None:
+        return False
+    ready.extend(batch)
+    return True
+
+
+async def _requeue(gathering: Future[Batch | None]) -> None:
+    if (unseen := await withdraw(gathering)) is not None:
         unseen.requeue(0, backoff=False)
 
 
-def _on_a_thread(redirect: Redirect, handler: Handler) -> Handler:
+def _on_a_thread(handler: Handler) -> Handler:
     async def give_up(message: Message) -> object:
-        redirect([message])
         result = await asyncio.to_thread(handler, message)
         return await result if inspect.isawaitable(result) else result
 
@@ -335,3 +368,7 @@ def _on_a_thread(redirect: Redirect, handler: Handler) -> Handler:
 
 def _deadline(seconds: float | None) -> float | None:
     return None if seconds is None else time.monotonic() + seconds
+
+
+def _seconds_until(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -68,12 +68,12 @@ class SessionHandle(Closing):
     @property
     def connections(self) -> list[str]:
         """The connected nsqds, as ``host:port``."""
-        return self._thread.ask(lambda: self._awaited.connections)
+        return self._awaited.connections
 
     @property
     def errors(self) -> dict[str, str]:
         """Why an nsqd is not connected or an nsqlookupd query failed, by address or URL."""
-        return self._thread.ask(lambda: self._awaited.errors)
+        return self._awaited.errors
 
     def close(self) -> None:
         """Close the producer or consumer, but not the session."""

@@ -52,8 +52,8 @@ LOCK_SECONDS: Final = 0.001
 """Time for a future's lock, and until the next attempt; usually it is held for microseconds."""
 
 _threads: weakref.WeakSet[LoopThread] = weakref.WeakSet()
-_begun: set[asyncio.Future[Any]] = set()
-"""Tasks started by ``begin``: the loop itself holds only weak references to tasks."""
+_tasks: dict[Future[Any], asyncio.Task[Any]] = {}
+"""The running tasks by their outcomes; the loop itself holds only weak references to tasks."""
 
 
 class LoopThread:
@@ -91,16 +91,14 @@ class LoopThread:
             ClosedError: the loop has ended, or belongs to another process.
             RuntimeError: the caller is on the loop's own thread.
         """
-        self._check_outside()
         outcome: Future[T] = Future()
-        tasks: list[asyncio.Future[T]] = []
         try:
-            self.post(begin, partial(work, **named), arguments, outcome, tasks)
-            return outcome.result()
+            self.post(_begin, partial(work, *arguments, **named), outcome)
+            return self.wait(outcome)
         except BaseException:
             if not outcome.done():  # interrupted
                 with contextlib.suppress(ClosedError):
-                    self.post(_cancel, tasks)
+                    self.post(_cancel, outcome)
             raise
 
     def ask(self, question: Callable[[], T]) -> T:
@@ -131,7 +129,7 @@ class LoopThread:
             ClosedError: the loop has ended, or belongs to another process.
         """
         outcome: Future[T] = Future()
-        self.post(begin, work, arguments, outcome)
+        self.post(_begin, partial(work, *arguments), outcome)
         return outcome
 
     def wait(self, outcome: Future[T], seconds: float | None = None) -> T:
@@ -141,7 +139,8 @@ class LoopThread:
             TimeoutError: there is no result within ``seconds``.
             RuntimeError: the caller is on the loop's own thread.
         """
-        self._check_outside()
+        if self.is_current():
+            raise RuntimeError(INSIDE)
         return outcome.result(seconds)
 
     def close(self) -> None:
@@ -170,10 +169,6 @@ class LoopThread:
         """Whether the caller is on the loop's own thread, which cannot wait for itself."""
         return threading.current_thread() is self._thread
 
-    def _check_outside(self) -> None:
-        if self.is_current():
-            raise RuntimeError(INSIDE)
-
     def _wake(self) -> None:
         try:
             self._waking = self._calling = True
@@ -197,44 +192,37 @@ class LoopThread:
                 self._loop.call_soon(self._do_posted)
 
 
-async def _await(work: Callable[P, Awaitable[T]], *arguments: P.args, **named: P.kwargs) -> T:
-    return await work(*arguments, **named)
+def _begin(work: Callable[[], Awaitable[T]], outcome: Future[T]) -> None:
+    """On the loop: start to await ``work()``; ``outcome`` carries the result."""
+
+    async def task() -> T:
+        return await work()
+
+    def done(task: asyncio.Task[T]) -> None:
+        del _tasks[outcome]
+        if task.cancelled():
+            when_unlocked(outcome, outcome.set_exception, ClosedError(CLOSED))
+        elif (error := task.exception()) is not None:
+            when_unlocked(outcome, outcome.set_exception, error)
+        else:
+            when_unlocked(outcome, outcome.set_result, task.result())
+
+    _tasks[outcome] = asyncio.ensure_future(task())
+    _tasks[outcome].add_done_callback(done)
 
 
-def begin(
-    work: Callable[..., Awaitable[T]],
-    arguments: tuple[Any, ...],
-    outcome: Future[T],
-    tasks: list[asyncio.Future[T]] | None = None,
-) -> None:
-    """On the loop: start to await ``work(*arguments)``; ``outcome`` carries the result.
-
-    Args:
-        work: what to call.
-        arguments: its arguments.
-        outcome: gets the result or the error.
-        tasks: gets the task, for `_cancel`.
-    """
-    task = asyncio.ensure_future(_await(work, *arguments))
-    if tasks is not None:
-        tasks.append(task)
-    _begun.add(task)
-    task.add_done_callback(_begun.discard)
-    task.add_done_callback(lambda done: _settle(done, outcome))
+def _cancel(outcome: Future[Any]) -> None:
+    if outcome in _tasks:
+        _tasks[outcome].cancel()
 
 
-def _cancel(tasks: list[asyncio.Future[Any]]) -> None:
-    for task in tasks:
+async def withdraw(outcome: Future[T]) -> T | None:
+    """On the loop: cancel submitted work; return its result if it has one already, else None."""
+    if (task := _tasks.get(outcome)) is not None:
         task.cancel()
-
-
-def _settle(task: asyncio.Future[T], outcome: Future[T]) -> None:
-    if task.cancelled():
-        when_unlocked(outcome, outcome.set_exception, ClosedError(CLOSED))
-    elif (error := task.exception()) is not None:
-        when_unlocked(outcome, outcome.set_exception, error)
-    else:
-        when_unlocked(outcome, outcome.set_result, task.result())
+        await asyncio.wait([task])
+        return None if task.cancelled() or task.exception() else task.result()
+    return outcome.result() if outcome.done() and not outcome.exception() else None
 
 
 def when_unlocked(future: Future[Any], function: Callable[..., object], *arguments: Any) -> None:

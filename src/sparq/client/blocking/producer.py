@@ -10,30 +10,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 from sparq.client.blocking.handle import SessionHandle, awaited
-from sparq.client.blocking.loop_thread import LoopThread, begin, when_unlocked
-from sparq.client.blocking.message_proxy import ByteLimit
-from sparq.client.errors import ProducerFullError
+from sparq.client.blocking.loop_thread import LoopThread, when_unlocked
+from sparq.client.dispatcher import Callback, Receipt
 from sparq.client.log_fields import FieldLogger
-from sparq.client.producer import Producer
-from sparq.client.publish import Receipt
+from sparq.client.producer import (
+    Producer,
+    multi_publish_command,
+    publish_command,
+    publish_deferred_command,
+)
 
 log = FieldLogger(__name__)
-
-COMMAND_BYTES: Final = 16
-"""Estimated size of a publish without its topic and bodies."""
-
-BUFFERS: Final = (bytearray, memoryview)
-"""Mutable types: the caller may change such a body after the call, so it is copied."""
-
-Ways = tuple[Callable[..., None], Callable[..., Awaitable[Receipt]]]
-"""The producer's method without waiting, and the awaited one."""
 
 
 class BlockingProducer(SessionHandle):
@@ -54,10 +52,6 @@ class BlockingProducer(SessionHandle):
     def __init__(self, thread: LoopThread, **arguments: Any) -> None:
         self._producer = thread.ask(lambda: Producer(**arguments))
         super().__init__(thread, self._producer)
-        producer = self._producer
-        self._to_publish = (producer.publish_nowait, producer.publish)
-        self._to_multi_publish = (producer.multi_publish_nowait, producer.multi_publish)
-        self._to_publish_deferred = (producer.publish_deferred_nowait, producer.publish_deferred)
         self._byte_limit = ByteLimit(self.config.max_pending_bytes)
         weakref.finalize(self, _log_unfinished, self._byte_limit, os.getpid())
 
@@ -80,8 +74,7 @@ class BlockingProducer(SessionHandle):
         Raises:
             ClosedError: the producer's session is closed.
         """
-        held = _held(body)
-        return self._submit(_size(topic, (held,)), self._to_publish, topic, held)
+        return self._submit(partial(publish_command, topic, body))
 
     def multi_submit(self, topic: str, bodies: Sequence[bytes]) -> Future[Receipt]:
         """Start to publish several messages, as ``multi_publish`` does; otherwise as ``submit``.
@@ -89,8 +82,10 @@ class BlockingProducer(SessionHandle):
         Raises:
             ClosedError: the producer's session is closed.
         """
-        held = _all_held(bodies)
-        return self._submit(_size(topic, held), self._to_multi_publish, topic, held)
+        if not isinstance(bodies, str | bytes):
+            with contextlib.suppress(TypeError):  # not iterable: the future gets the error
+                bodies = list(bodies)
+        return self._submit(partial(multi_publish_command, topic, bodies), bodies)
 
     def submit_deferred(self, topic: str, body: bytes, delay_seconds: float) -> Future[Receipt]:
         """Start to publish as ``publish_deferred`` does; otherwise as ``submit``.
@@ -98,17 +93,25 @@ class BlockingProducer(SessionHandle):
         Raises:
             ClosedError: the producer's session is closed.
         """
-        held, to_defer = _held(body), self._to_publish_deferred
-        return self._submit(_size(topic, (held,)), to_defer, topic, held, delay_seconds)
+        return self._submit(partial(publish_deferred_command, topic, body, delay_seconds))
 
-    def _submit(self, size: int, ways: Ways, *arguments: Any) -> Future[Receipt]:
+    def _submit(
+        self, build: Callable[[], bytes], bodies: Sequence[bytes] = (b"",)
+    ) -> Future[Receipt]:
         self._thread.check()  # first: in a forked child the byte limit's lock may be held forever
         outcome: Future[Receipt] = Future()
+        try:
+            command = build()
+        except (TypeError, ValueError) as error:
+            outcome.set_exception(error)
+            return outcome
+        size = len(command)
         self._byte_limit.enter(size)
         # Refers to the producer, so that it is not collected while a future has no outcome.
         outcome.add_done_callback(lambda _: self._byte_limit.leave(size))
+        start = partial(_start, self._producer, command, len(bodies), outcome)
         try:
-            self._thread.post(when_unlocked, outcome, _begin, outcome, ways, *arguments)
+            self._thread.post(when_unlocked, outcome, start)
         except BaseException:  # Ctrl-C: it may be posted, and the caller never gets the future
             outcome.cancel()
             raise
@@ -156,39 +159,76 @@ class BlockingProducer(SessionHandle):
         await self._producer.close()
 
 
-def _begin(outcome: Future[Receipt], ways: Ways, *arguments: Any) -> None:
-    """On the session's thread: publish unless cancelled, and set the future's outcome."""
+class ByteLimit:
+    """Admits publishes while their bytes fit, and makes the rest wait.
+
+    One publish is always admitted, however large. A wait can be interrupted (Ctrl-C); its bytes
+    then do not count. ``leave`` waits for no lock.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._count = self._bytes = 0
+        # Held only to count. Reentrant: a signal handler may run while it is held.
+        self._lock = threading.RLock()
+        self._left: deque[int] = deque()
+        self._waiting: deque[threading.Lock] = deque()
+
+    @property
+    def count(self) -> int:
+        """The number of admitted publishes."""
+        with self._lock:
+            self._count_left()
+            return self._count
+
+    def enter(self, size: int) -> None:
+        """Wait until ``size`` bytes fit, and count them."""
+        while not self._admits(size):
+            news = threading.Lock()
+            news.acquire()
+            self._waiting.append(news)
+            # Again: bytes may have left before `leave` could know of this wait.
+            if self._admits(size):
+                return
+            news.acquire()
+
+    def leave(self, size: int) -> None:
+        """Stop counting ``size`` bytes."""
+        self._left.append(size)
+        with contextlib.suppress(IndexError):  # another thread may wake the last one
+            while self._waiting:
+                self._waiting.popleft().release()
+
+    def _admits(self, size: int) -> bool:
+        with self._lock:
+            self._count_left()
+            if self._count and self._bytes + size > self._bytes_max:
+                return False
+            self._count += 1
+            self._bytes += size
+            return True
+
+    def _count_left(self) -> None:
+        with contextlib.suppress(IndexError):  # a signal handler may count the last one
+            while self._left:
+                size = self._left.popleft()
+                self._count -= 1
+                self._bytes -= size
+
+
+def _start(producer: Producer, command: bytes, count: int, outcome: Future[Receipt]) -> None:
+    """On the session's thread: publish unless cancelled."""
     if not outcome.set_running_or_notify_cancel():
         return
-    without_waiting, waiting = ways
 
     def on_done(result: Receipt | Exception) -> None:
         has_failed = isinstance(result, Exception)
         when_unlocked(outcome, outcome.set_exception if has_failed else outcome.set_result, result)
 
     try:
-        without_waiting(*arguments, on_done)
-    except ProducerFullError:  # other threads fill the queue, too: wait in line with them
-        begin(waiting, arguments, outcome)
+        producer._submit(command, count, Callback(on_done))
     except Exception as error:
         outcome.set_exception(error)
-
-
-def _size(topic: str, bodies: Sequence[bytes]) -> int:
-    try:
-        return COMMAND_BYTES + len(topic) + sum(map(len, bodies))
-    except TypeError:  # not a sequence of bytes: the future gets the error
-        return 0
-
-
-def _held(body: bytes) -> bytes:
-    return bytes(body) if isinstance(body, BUFFERS) else body
-
-
-def _all_held(bodies: Sequence[bytes]) -> Sequence[bytes]:
-    if isinstance(bodies, str | bytes) or not isinstance(bodies, Iterable):
-        return bodies  # the future gets the error
-    return [_held(body) for body in bodies]
 
 
 def _log_unfinished(byte_limit: ByteLimit, owner: int) -> None:

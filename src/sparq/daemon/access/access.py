@@ -22,13 +22,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from sparq.daemon.access import tokens
 from sparq.daemon.access.audit import AuditLog
 from sparq.daemon.access.audit_file import AuditEntry, Outcome
-from sparq.daemon.access.grants import Grant
-from sparq.daemon.access.rights import UNLISTED, Need
+from sparq.daemon.access.rights import UNLISTED, Grant, Need
 from sparq.daemon.access.roles import WORDS, Role, Via
 from sparq.daemon.access.tokens import Token, TokenFileError, Tokens
 from sparq.daemon.address import peer_text
 from sparq.daemon.call import HttpError
-from sparq.daemon.token import is_shown
 from sparq.program.lifecycle import StartError
 
 if TYPE_CHECKING:
@@ -260,9 +258,9 @@ class Access:
                 await self._audit.record(entry)
 
     def _caller(self, request: web.BaseRequest) -> Caller:
-        if self._token and is_shown(request, self._token):
-            return Caller(tokens.MASTER, "token", EVERYTHING, FORBIDDEN)
         shown = tokens.shown(request.headers.getall("Authorization", ()))
+        if self._token and shown and tokens.is_same(shown, self._token):
+            return Caller(tokens.MASTER, "token", EVERYTHING, FORBIDDEN)
         if shown is None or self.tokens is None:
             anybody = () if self.tokens is None else self.tokens.anybody
             return Caller("", "nobody", anybody, UNAUTHORISED)

@@ -26,9 +26,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sparq.daemon.access import grants
-from sparq.daemon.access.grants import Grant
+from sparq.daemon.access import rights
+from sparq.daemon.access.rights import Grant
 from sparq.daemon.access.roles import ADMINS_WORDS, WORDS, Role
+from sparq.daemon.token import TOKEN
 
 LENGTH_MIN = 20
 TOKENS_MAX = 1000
@@ -38,7 +39,6 @@ NO_HASH = "-"
 MASTER = "http-token"
 """The name of `--http-token` in audit files."""
 
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # RFC 6750's
 _HASH = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9._@+-]{1,64}")
 # `#ephemeral` may end a pattern.
@@ -85,7 +85,7 @@ class Token:
     @property
     def roles(self) -> Role:
         """The roles that it has for all topics."""
-        return grants.everywhere(self.grants)
+        return rights.everywhere(self.grants)
 
 
 class Tokens:
@@ -112,7 +112,7 @@ class Tokens:
 
     def known(self, shown: str) -> Token | None:
         """Return the line of a token, even if it has expired."""
-        if len(shown) < LENGTH_MIN or not _TOKEN.fullmatch(shown):
+        if len(shown) < LENGTH_MIN or not TOKEN.fullmatch(shown):
             return None
         return self._with(digest(shown))
 
@@ -138,13 +138,20 @@ def digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("ascii", "replace")).digest()
 
 
+def is_same(shown: str, token: str) -> bool:
+    """Whether a shown token is this one; the time of the comparison reveals nothing about it."""
+    # Digests have the same length, whatever was sent.
+    return hmac.compare_digest(digest(shown), digest(token))
+
+
 def shown(authorizations: Sequence[str]) -> str | None:
     """Return the token in Authorization headers; None: there is none; empty: not a valid one."""
     bearers = [text for text in authorizations if text.lower().startswith(_SCHEME.rstrip())]
     if not bearers:
         return None
     # With several headers it is unclear which one counts, so none does.
-    return bearers[0][len(_SCHEME) :].strip() if len(authorizations) == 1 else ""
+    is_one = len(authorizations) == 1 and bearers[0].lower().startswith(_SCHEME)
+    return bearers[0][len(_SCHEME) :].strip() if is_one else ""
 
 
 def read(path: str, form: Form = FORM) -> Tokens:
@@ -220,9 +227,9 @@ def parse_line(words: Sequence[str], form: Form = FORM) -> Token:
         raise ValueError(f"the name {MASTER} stands for the flag --{MASTER} in audit files")
     if form.is_whole and ":" in granted:
         raise ValueError("roles apply to all topics here: write the role without a pattern")
-    roles = grants.parse(granted, form.words)
+    roles = rights.parse(granted, form.words)
     if not form.is_whole and name == ANYBODY:
-        if hashed != NO_HASH or len(words) == 4 or grants.anywhere(roles) not in Role.READ:
+        if hashed != NO_HASH or len(words) == 4 or rights.anywhere(roles) not in Role.READ:
             raise ValueError(
                 f"{ANYBODY} has no token and at most the role read: write {ANYBODY} read -"
             )

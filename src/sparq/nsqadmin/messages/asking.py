@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from sparq.client.reasons import one_line
 from sparq.cluster.fleet import Fleet, UnknownNode
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import NO_ROUTE, UpstreamError
 from sparq.daemon.http import HttpError
+from sparq.protocol.names import one_line
 
 Nodes: TypeAlias = dict[str, Node]
 

@@ -6,31 +6,36 @@ other nodes are shown.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from sparq.nsqadmin.messages.times import ns_of
 
-INDEX_DIGITS_MAX: Final = 20
-STATES: Final = ("waiting", "in_flight", "deferred", "finished")
+STATES: Final = ("waiting", "in_flight", "deferred")
+Digits: TypeAlias = Annotated[str, Meta(pattern="^[0-9]{1,20}$")]
 
 
-class _Client(msgspec.Struct):
+class MessageHolder(msgspec.Struct):
+    """The consumer that has a message in flight."""
+
     client_id: str
     hostname: str
     user_agent: str
 
 
-class _Message(msgspec.Struct):
+class NodeMessage(msgspec.Struct, kw_only=True):
+    """A message as nsqd shows it (docs/http.md)."""
+
     id: str
     time: str
-    index: str
-    timestamp: str
+    index: Digits
+    timestamp: Digits
     size: int
     attempts: int | None = None
-    state: str | None = None
-    client: _Client | None = None
+    state: Literal["waiting", "in_flight", "deferred", "finished"] | None = None
+    client: MessageHolder | None = None
     deadline: str | None = None
     due: str | None = None
     in_flight_seconds: float | None = None
@@ -53,16 +58,11 @@ def checked(message: dict[str, Any]) -> dict[str, Any]:
         ValueError: a field is missing, or has another type or range.
     """
     try:
-        found = msgspec.convert(message, _Message)
+        found = msgspec.convert(message, NodeMessage)
     except msgspec.ValidationError as error:
         raise ValueError(f"unreadable message: {error}") from None
-    for number in (found.index, found.timestamp):
-        if not number.isascii() or not number.isdigit() or len(number) > INDEX_DIGITS_MAX:
-            raise ValueError("unreadable message: its index or timestamp is no number")
     if found.due:
         ns_of(found.due)
-    if found.state not in (None, *STATES):
-        raise ValueError("unreadable message: it has no known state")
     # A publisher writes the history of a letter that a client library gave up.
     letter = None if found.letter is None else dict.fromkeys(LETTER_FIELDS, "") | found.letter
     return message if letter is None else {**message, "letter": letter}

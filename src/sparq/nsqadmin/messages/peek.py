@@ -20,7 +20,7 @@ from sparq.cluster.fleet import Fleet, UnknownNode
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
 from sparq.nsqadmin.messages.asking import Answers, Refused, get_object, nodes_of, query_all
-from sparq.nsqadmin.messages.checked import checked
+from sparq.nsqadmin.messages.checked import STATES, checked
 from sparq.nsqadmin.messages.places import ListPosition, Order, Places, places_in, token_of
 from sparq.nsqadmin.messages.times import ns_of
 
@@ -31,7 +31,6 @@ SHOWN_BYTES_MAX: Final = 1 << 20
 """The largest part of a body that an nsqd shows."""
 
 ID: Final = re.compile(r"[0-9a-f]{16}")
-STATES: Final = ("waiting", "in_flight", "deferred")
 BUDGET_MS: Final = 100
 EMPTY_PAGES_MAX: Final = 3
 """Pages of one node without new messages, after which its list is left to the next request."""

@@ -7,9 +7,10 @@ watch's last snapshot and its history: viewing the page queries no daemon.
 from __future__ import annotations
 
 import json
-from functools import partial
+import math
 from typing import Any
 
+from sparq.cluster.rows import ChannelRow
 from sparq.daemon.access.audit import FILTERS
 from sparq.daemon.access.audit_file import OUTCOMES
 from sparq.daemon.http import HttpError
@@ -18,39 +19,22 @@ from sparq.nsqadmin.pages.grids import CHANNELS, NODES, TOPICS, GridColumn, grid
 from sparq.nsqadmin.pages.page_request import PageRequest, PageView
 from sparq.nsqadmin.watch import paging
 from sparq.nsqadmin.watch.attention import node_link
-from sparq.nsqadmin.watch.history import Series
-from sparq.nsqadmin.watch.paging import ListPage
-from sparq.nsqadmin.watch.rows import ChannelRow
 
 RANKED = 8
 ENTRIES = 100
 TOMBSTONES_MAX = 1000
-RATES = (("in", "in_rate"), ("out", "out_rate"))
-COUNTED_NODES = (
-    NODES[0],
-    GridColumn("messages", "Messages"),
-    GridColumn("in_rate", "In/s", "rate"),
-)
-COUNTED_TOPICS = (
-    TOPICS[0],
-    GridColumn("messages", "Messages"),
-    GridColumn("in_rate", "In/s", "rate"),
-)
+COUNTED = (GridColumn("messages", "Messages"), GridColumn("in_rate", "In/s", "rate"))
 
 
 async def overview(request: PageRequest) -> PageView:
     """The overview of the cluster."""
     snapshot = request.snapshot
-    rates, waiting = charts_of(request.services.watch.history.series("cluster"))
     facts = {
         "totals": snapshot.totals,
-        "rates": rates,
-        "waiting": waiting,
+        **charts_of(request, "cluster"),
         "deepest": ranked(request, "depth"),
         "slowest": ranked(request, "lag_seconds"),
-        "nodes": grid(
-            request, NODES, partial(paging.page_of_nodes, snapshot.nodes), default="address"
-        ),
+        "nodes": grid(request, NODES, snapshot.nodes, default="address"),
         "errors": [f"{address}: {why}" for address, why in snapshot.errors.items()],
     }
     return PageView("overview.html", "Overview", facts)
@@ -58,72 +42,53 @@ async def overview(request: PageRequest) -> PageView:
 
 async def counter(request: PageRequest) -> PageView:
     """The number of published messages, as it grows."""
-    snapshot = request.snapshot
-    nodes = grid(
-        request, COUNTED_NODES, partial(paging.page_of_nodes, snapshot.nodes), default="-messages"
-    )
-    topics = grid(
-        request,
-        COUNTED_TOPICS,
-        partial(paging.page, snapshot.topics),
-        default="-in_rate",
-        prefix="t",
-    )
-    facts = {"totals": snapshot.totals, "nodes": nodes, "topics": topics}
+    snapshot, nodes, topics = request.snapshot, (NODES[0], *COUNTED), (TOPICS[0], *COUNTED)
+    facts = {
+        "totals": snapshot.totals,
+        "nodes": grid(request, nodes, snapshot.nodes, default="-messages"),
+        "topics": grid(request, topics, snapshot.topics, default="-in_rate", prefix="t"),
+    }
     return PageView("counter.html", "Counter", facts)
 
 
-def charts_of(series: Series) -> tuple[Chart, Chart]:
-    """The two charts of every page with figures: rates and waiting messages."""
+def charts_of(request: PageRequest, *of: str) -> dict[str, Chart]:
+    """The charts of a subject of the history: rates and waiting messages."""
+    series = request.services.watch.history.series("cluster" if of == ("cluster",) else of)
     values, unknown = series.values, [None] * len(series.times)
     # A topic has no finish rate: each of its channels has one.
-    known = [(label, key) for label, key in RATES if key in values or not values]
-    rates = chart(
-        "rates",
-        "Messages a second",
-        series.times,
-        [Line(label, values.get(key, unknown), "/s") for label, key in known],
-    )
-    waiting = chart(
-        "waiting",
-        "Waiting messages",
-        series.times,
-        [Line("waiting", values.get("depth", unknown))],
-    )
-    return rates, waiting
+    rates = [
+        Line(label, values.get(key, unknown), "/s")
+        for label, key in (("in", "in_rate"), ("out", "out_rate"))
+        if key in values or not values
+    ]
+    waiting = [Line("waiting", values.get("depth", unknown))]
+    return {
+        "rates": chart("rates", "Messages a second", series.times, rates),
+        "waiting": chart("waiting", "Waiting messages", series.times, waiting),
+    }
 
 
 def ranked(request: PageRequest, key: str) -> list[tuple[ChannelRow, int, str]]:
     """The top channels by a figure: row, percent of the largest figure, path of the last hour."""
-    found: ListPage[ChannelRow] = paging.page(
-        request.snapshot.channels, sort=f"-{key}", limit=RANKED
-    )
-    figures: list[tuple[ChannelRow, Any]] = [(row, getattr(row, key)) for row in found.rows]
-    most = max((value for _, value in figures if value and value != float("inf")), default=0) or 1
-    history = request.services.watch.history
-    return [
-        (
-            row,
-            round(100 * min(1.0, value / most)),
-            _spark(history.spark(("channel", row.topic, row.channel))),
-        )
-        for row, value in figures
-        if value
-    ]
-
-
-def _spark(series: Series) -> str:
-    return spark(series.times, series.values["depth"])
+    rows = paging.page(request.snapshot.channels, sort=f"-{key}", limit=RANKED).rows
+    figures = [(row, getattr(row, key)) for row in rows]
+    most = max((value for _, value in figures if value and math.isfinite(value)), default=0) or 1
+    found = []
+    for row, value in figures:
+        if value:
+            past = request.services.watch.history.spark(("channel", row.topic, row.channel))
+            part = round(100 * min(1.0, value / most))
+            found.append((row, part, spark(past.times, past.values["depth"])))
+    return found
 
 
 async def nodes(request: PageRequest) -> PageView:
     """All nsqds and nsqlookupds."""
     snapshot = request.snapshot
-    fetch = partial(paging.page_of_nodes, snapshot.nodes)
-    links = {node_link(node.address) for node in snapshot.nodes} | {"/nodes", "/nodes?sort=version"}
+    links = [node_link(node.address) for node in snapshot.nodes]
     facts = {
-        "list": grid(request, NODES, fetch, default="address"),
-        "notices": [notice for notice in snapshot.notices if notice.link in links],
+        "list": grid(request, NODES, snapshot.nodes, default="address"),
+        "notices": snapshot.notices_at("/nodes", "/nodes?sort=version", *links),
         "query": {"sort": request.query.get("sort", "")},
     }
     return PageView("nodes.html", "Nodes", facts)
@@ -140,17 +105,12 @@ async def node(request: PageRequest) -> PageView:
     if found is None:
         raise HttpError(404, "NODE_NOT_FOUND")
     topics, channels = snapshot.at_node(address)
-    rates, waiting = charts_of(request.services.watch.history.series(("node", address)))
-    own = node_link(address)
     facts = {
         "node": found,
-        "rates": rates,
-        "waiting": waiting,
-        "topics": grid(request, TOPICS, partial(paging.page, topics), default="-waiting"),
-        "channels": grid(
-            request, CHANNELS, partial(paging.page, channels), default="-depth", prefix="c"
-        ),
-        "notices": [notice for notice in snapshot.notices if notice.link == own],
+        **charts_of(request, "node", address),
+        "topics": grid(request, TOPICS, topics, default="-waiting"),
+        "channels": grid(request, CHANNELS, channels, default="-depth", prefix="c"),
+        "notices": snapshot.notices_at(node_link(address)),
         "tombstones": [key[0] for key in topics.keys[:TOMBSTONES_MAX]],
         **request.rights,
     }
@@ -159,13 +119,8 @@ async def node(request: PageRequest) -> PageView:
 
 async def lookup(request: PageRequest) -> PageView:
     """The page of nsqlookupds, with the topics that no nsqd has."""
-    inactive: list[tuple[str, list[str]]] = []
-    trouble = ""
-    if request.snapshot.lookupds:
-        found = await request.services.fleet.without_producers()
-        inactive = sorted(found.value.items())
-        trouble = found.text
-    facts = {"inactive": inactive, "trouble": trouble, **request.rights}
+    found = await request.services.fleet.without_producers()
+    facts = {"inactive": sorted(found.value.items()), "trouble": found.text, **request.rights}
     return PageView("lookup.html", "Lookup", facts)
 
 
@@ -186,7 +141,5 @@ async def audit(request: PageRequest) -> PageView:
 
 def _arguments(entry: dict[str, Any]) -> str:
     """The arguments of an audit entry, apart from topic and channel, in one line."""
-    arguments = entry.get("arguments")
-    if not arguments:
-        return ""
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    found = entry.get("arguments") or ""
+    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)

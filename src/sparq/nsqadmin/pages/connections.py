@@ -8,19 +8,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Collection
 from typing import Any, Final
 
 from msgspec import structs
 
-from sparq.client.reasons import one_line
-from sparq.cluster.figures import Client, NsqdFigures
-from sparq.cluster.nodes import Node
+from sparq.cluster.figures import Client
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin.pages.grids import GridColumn, grid
 from sparq.nsqadmin.pages.page_request import PageRequest, PageView
-from sparq.nsqadmin.watch import paging
+from sparq.protocol.names import one_line
 
 STATES: Final = {0: "not subscribed", 3: "subscribed", 4: "closing its subscription"}
 COLUMNS: Final = (
@@ -41,40 +38,58 @@ class ConsumerConnection(Client, gc=False):
 
     node: str = ""
 
+    @property
+    def text(self) -> str:
+        """What filters search."""
+        return f"{self.remote_address} {self.hostname} {self.client_id} {self.node}"
 
-def read(node: str, figures: NsqdFigures, topic: str, channel: str) -> Iterator[ConsumerConnection]:
-    """The connections to a channel in an nsqd's figures."""
-    found = figures.channel(topic, channel)
-    for client in (found.clients if found else None) or ():
-        told: dict[str, Any] = structs.asdict(client)
-        told |= {name: one_line(one) for name, one in told.items() if isinstance(one, str)}
-        yield ConsumerConnection(**told, node=node)
+
+async def _connections(
+    request: PageRequest, addresses: Collection[str], client: str = ""
+) -> tuple[list[ConsumerConnection], dict[str, str]]:
+    """The connections to a channel at these nodes, and why nodes did not answer.
+
+    Raises:
+        HttpError: 400 if the query names no channel.
+    """
+    topic, channel = request.query.get("topic", ""), request.query.get("channel", "")
+    if not topic or not channel:
+        raise HttpError(400, "Connections are those of a channel: start from its page.")
+    fleet = request.services.fleet
+    nodes = [seen.node for seen in request.snapshot.observed if seen.node.address in addresses]
+    answers, errors = await fleet.each(
+        nodes, lambda n: fleet.node_stats(n.at, topic, channel, clients=True, client=client)
+    )
+    found = []
+    for node, figures in answers.items():
+        for *of, one in figures.clients():
+            if of != [topic, channel]:
+                continue
+            told: dict[str, Any] = structs.asdict(one)
+            told |= {name: one_line(text) for name, text in told.items() if isinstance(text, str)}
+            found.append(ConsumerConnection(**told, node=node))
+    return found, errors
 
 
 async def connections(request: PageRequest) -> PageView:
     """The connections to a channel, at all nodes, optionally only those of a host and program."""
-    topic, channel = _named(request)
+    topic, channel = request.query.get("topic", ""), request.query.get("channel", "")
+    there = [row.address for row, _ in request.snapshot.topic_nodes(topic) if row.state != "gone"]
+    found, errors = await _connections(request, there)
     if request.snapshot.topics.find(topic) is None:
         raise HttpError(404, "TOPIC_NOT_FOUND")
-    there = [row.address for row, _ in request.snapshot.topic_nodes(topic) if row.state != "gone"]
-    fleet = request.services.fleet
-    answers, errors = await fleet.each(
-        _nodes(request, *there), lambda n: fleet.node_stats(n.at, topic, channel, clients=True)
-    )
     wanted = {name: request.query.get(name, "") for name in ("hostname", "user_agent")}
     rows = [
         one
-        for address, figures in answers.items()
-        for one in read(address, figures, topic, channel)
+        for one in found
         if all(value in ("", getattr(one, name)) for name, value in wanted.items())
     ]
-    texts = [f"{one.remote_address} {one.hostname} {one.client_id} {one.node}" for one in rows]
     facts = {
         "topic": topic,
         "channel": channel,
         "wanted": [value for value in wanted.values() if value],
         "query": {**wanted, "topic": topic, "channel": channel},
-        "list": grid(request, COLUMNS, partial(paging.page_of, rows, texts), default="hostname"),
+        "list": grid(request, COLUMNS, rows, default="hostname"),
         "warnings": [f"{node} did not answer: {why}." for node, why in errors.items()],
     }
     return PageView("connections.html", f"Connections of {topic}/{channel}", facts, is_live=False)
@@ -82,19 +97,14 @@ async def connections(request: PageRequest) -> PageView:
 
 async def connection(request: PageRequest) -> PageView:
     """One connection; with status 404 once it is closed."""
-    topic, channel = _named(request)
+    topic, channel = request.query.get("topic", ""), request.query.get("channel", "")
     address, client = request.query.get("node", ""), request.query.get("client", "")
+    found, errors = await _connections(request, (address,), client)
     row = request.snapshot.node(address)
     if row is None:
         raise HttpError(404, "NODE_NOT_FOUND")
-    fleet = request.services.fleet
-    answers, errors = await fleet.each(
-        _nodes(request, address),
-        lambda n: fleet.node_stats(n.at, topic, channel, clients=True, client=client),
-    )
     if errors:
         raise HttpError(502, f"UPSTREAM_ERROR: {address}: {errors[address]}")
-    found = read(address, answers[address], topic, channel)
     one = next((one for one in found if one.remote_address == client), None)
     facts = {
         "topic": topic,
@@ -106,19 +116,6 @@ async def connection(request: PageRequest) -> PageView:
         "may_close": request.rights["may_operate"] and row.is_sparq and client,
     }
     return PageView("connection.html", f"Connection {client}", facts, 404 if one is None else 200)
-
-
-def _nodes(request: PageRequest, *addresses: str) -> list[Node]:
-    """The nodes with these addresses."""
-    observed = request.snapshot.observed
-    return [seen.node for seen in observed if seen.node.address in addresses]
-
-
-def _named(request: PageRequest) -> tuple[str, str]:
-    topic, channel = request.query.get("topic", ""), request.query.get("channel", "")
-    if not topic or not channel:
-        raise HttpError(400, "Connections are those of a channel: start from its page.")
-    return topic, channel
 
 
 def _layers(one: ConsumerConnection) -> dict[str, str]:

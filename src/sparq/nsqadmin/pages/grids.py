@@ -6,7 +6,7 @@ The whole state of a grid is in the URL.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -130,18 +130,18 @@ class Grid:
 def grid(
     request: PageRequest,
     columns: Sequence[GridColumn],
-    fetch: Callable[..., paging.ListPage[Any]],
+    rows: Sequence[Any],
     *,
     default: str,
     prefix: str = "",
+    **of: Any,
 ) -> Grid:
     """Build the page of a list that the query asks for.
 
     Args:
-        fetch: `paging.page` or a similar function with its table bound; it is called with `sort`,
-            `filter`, `offset` and `limit`.
         default: the sort order if the query has none.
         prefix: prefix of the parameters' names, for a page with several lists.
+        of: `topic` or `state`: only such channels.
 
     Raises:
         HttpError: 400 if the query asks for a column or page that cannot exist.
@@ -151,17 +151,26 @@ def grid(
     offset = request.number(f"{prefix}offset", 0, 0, 10_000_000)
     limit = request.number(f"{prefix}limit", LIMITS[0], 1, paging.LIMIT_MAX)
     try:
-        page = fetch(sort=sort, filter=wanted, offset=offset, limit=limit)
+        page = paging.page(rows, sort=sort, filter=wanted, offset=offset, limit=limit, **of)
     except ValueError as error:
         raise HttpError(400, str(error)) from None
 
     def to(**changes: object) -> str:
         return request.here(**{f"{prefix}{name}": value for name, value in changes.items()})
 
+    is_descending = sort.startswith("-")
+    heads = []
+    for column in columns:
+        # A second click on the sorted column reverses the order.
+        is_sorted = sort.removeprefix("-") == column.key
+        goes_up = is_descending if is_sorted else column.ascending
+        link = to(sort=column.key if goes_up else f"-{column.key}", offset="")
+        order = ("descending" if is_descending else "ascending") if is_sorted else ""
+        heads.append((column, link, order))
     before = max(0, offset - limit)
     after = offset + limit
     return Grid(
-        heads=[_head(column, sort, to) for column in columns],
+        heads=heads,
         rows=page.rows,
         total=page.total,
         first=offset + 1,
@@ -170,14 +179,3 @@ def grid(
         filter=wanted,
         limits=[(n, to(limit="" if n == LIMITS[0] else n, offset=""), n == limit) for n in LIMITS],
     )
-
-
-def _head(column: GridColumn, sort: str, to: Callable[..., str]) -> tuple[GridColumn, str, str]:
-    is_sorted = sort.removeprefix("-") == column.key
-    is_descending = sort.startswith("-")
-    if is_sorted:
-        wanted = column.key if is_descending else f"-{column.key}"
-        order = "descending" if is_descending else "ascending"
-    else:
-        wanted, order = column.key if column.ascending else f"-{column.key}", ""
-    return column, to(sort=wanted, offset=""), order

@@ -40,8 +40,8 @@ from sparq.nsqadmin.messages.times import (
 )
 from sparq.nsqadmin.pages import words
 from sparq.nsqadmin.pages.charts import Chart, Line, chart
+from sparq.nsqadmin.pages.forms import skipped_text
 from sparq.nsqadmin.pages.page_request import PageRequest, PageView
-from sparq.nsqadmin.pages.questions import skipped_text
 from sparq.protocol.dead_letters import REDRIVE_CHANNEL
 
 STATES: Final = {"waiting": "Waiting", "in_flight": "In flight", "deferred": "Deferred"}

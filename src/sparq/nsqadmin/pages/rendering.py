@@ -7,11 +7,11 @@ nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -26,6 +26,15 @@ from sparq.nsqadmin.watch.words import names
 from sparq.program.stdout import sparq_version
 
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?", re.ASCII)
+
+
+HTML: Final = "text/html; charset=utf-8"
+
+
+def html(text: str, status: int = 200) -> web.Response:
+    """An answer that browsers do not store (`site`)."""
+    headers = {"Cache-Control": "no-store", "Content-Type": HTML}
+    return web.Response(text=text, status=status, headers=headers)
 
 
 class MenuEntry(NamedTuple):
@@ -90,19 +99,8 @@ class Renderer:
         """Render a template that is a part of a page."""
         return environment().get_template(name).render({**self._common, **facts})
 
-    def error(
-        self, identity: Identity, title: str, sentence: str, hint: str, wanted: str = ""
-    ) -> str:
-        """Render an error page; `wanted` is the page to open after signing in."""
-        facts = {"title": title, "sentence": sentence, "hint": hint, "wanted": wanted}
-        return self._alone("error.html", identity, facts)
-
-    def sign_in(self, identity: Identity, target: str) -> str:
-        """Render the sign-in form; `target` is the page to open afterwards."""
-        return self._alone("signin.html", identity, {"title": "Sign in", "to": target})
-
-    def _alone(self, name: str, identity: Identity, facts: Mapping[str, object]) -> str:
-        """Render a page without figures of the cluster."""
+    def alone(self, name: str, identity: Identity, **facts: object) -> str:
+        """Render a page without figures of the cluster: an error or the sign-in form."""
         frame = {**self._common, **self._frame(identity, None), "is_live": False}
         return environment().get_template(name).render({**frame, **facts})
 

@@ -7,18 +7,15 @@ and consumers, once for all viewers, and, when it is opened, the settings made b
 from __future__ import annotations
 
 import asyncio
-import math
-from functools import partial
 from typing import Any, Final
 
-from sparq.cluster.cluster_stats import E2eLatency
-from sparq.cluster.figures import STATES
+from sparq.cluster.cluster_stats import LATENCY, Document
+from sparq.cluster.figures import DELIVERY, STATES
 from sparq.nsqadmin.pages import words
 from sparq.nsqadmin.pages.cluster import charts_of
 from sparq.nsqadmin.pages.grids import CHANNELS, CLIENTS, TOPICS, grid
 from sparq.nsqadmin.pages.page_request import PageRequest, PageView
 from sparq.nsqadmin.pages.policies import settings
-from sparq.nsqadmin.watch import paging
 from sparq.nsqadmin.watch.attention import channel_link
 
 OF_ONE_TOPIC: Final = (CHANNELS[0]._replace(label="Name"), *CHANNELS[1:])
@@ -29,14 +26,13 @@ async def topics(request: PageRequest) -> PageView:
     of_channels = request.query.get("view") == "channels"
     state = request.query.get("state", "")
     snapshot = request.snapshot
-    if of_channels:
-        fetch = partial(paging.page, snapshot.channels, state=state)
-        found = grid(request, CHANNELS, fetch, default="name")
-    else:
-        found = grid(request, TOPICS, partial(paging.page, snapshot.topics), default="name")
     unplaced = []
-    if snapshot.lookupds and not of_channels:
-        unplaced = await request.services.watch.unplaced()
+    if of_channels:
+        found = grid(request, CHANNELS, snapshot.channels, default="name", state=state)
+    else:
+        found = grid(request, TOPICS, snapshot.topics, default="name")
+        if snapshot.lookupds:
+            unplaced = await request.services.watch.unplaced()
     chips = [(word, request.here(state=word, offset=""), state == word) for word in STATES]
     facts = {
         "list": found,
@@ -56,86 +52,61 @@ async def topic(request: PageRequest) -> PageView:
     """One topic: its figures, channels and nodes."""
     name, snapshot = request.parameters["topic"], request.snapshot
     row = snapshot.topics.find(name)
-    facts: dict[str, Any] = {
-        "row": row,
-        "name": name,
-        "has_log": snapshot.has_log,
-        **request.rights,
-    }
+    facts: dict[str, Any] = {"row": row, "name": name, "has_log": snapshot.has_log}
+    facts |= request.rights
     if row is None:
         return PageView("topic.html", name, facts, status=404)
     watch = request.services.watch
-    detail, holding = await asyncio.gather(watch.detail(name), settings(request, name))
-    rates, waiting = charts_of(watch.history.series(("topic", name)))
-    fetch = partial(paging.page, snapshot.channels, topic=name)
+    detail, held = await asyncio.gather(watch.detail(name), settings(request, name))
     facts |= {
-        "rates": rates,
-        "waiting": waiting,
-        "channels": grid(request, OF_ONE_TOPIC, fetch, default="name"),
+        **charts_of(request, "topic", name),
+        "channels": grid(request, OF_ONE_TOPIC, snapshot.channels, default="name", topic=name),
         "nodes": snapshot.topic_nodes(name),
-        "latencies": latencies(detail.topic.latency),
-        **holding,
+        "latencies": latencies(detail.topic),
+        **held,
     }
     return PageView("topic.html", name, facts)
 
 
 async def channel(request: PageRequest) -> PageView:
     """One channel: its figures, consumers and nodes."""
-    of, name, snapshot = (
-        request.parameters["topic"],
-        request.parameters["channel"],
-        request.snapshot,
-    )
-    row, title = snapshot.channels.find(of, name), f"{of}/{name}"
-    facts: dict[str, Any] = {"row": row, "topic": of, "name": name, **request.rights}
-    facts["has_log"] = snapshot.has_log
+    of, name = request.parameters["topic"], request.parameters["channel"]
+    snapshot, title = request.snapshot, f"{of}/{name}"
+    row = snapshot.channels.find(of, name)
+    facts: dict[str, Any] = {"row": row, "topic": of, "name": name, "has_log": snapshot.has_log}
+    facts |= request.rights
     if row is None:
         return PageView("channel.html", title, facts, status=404)
     watch = request.services.watch
-    detail, holding = await asyncio.gather(watch.detail(of, name), settings(request, of, name))
-    rates, waiting = charts_of(watch.history.series(("channel", of, name)))
-    own = channel_link(of, name)
-    fetch = partial(paging.page_of_clients, detail.clients)
+    detail, held = await asyncio.gather(watch.detail(of, name), settings(request, of, name))
     facts |= {
-        "rates": rates,
-        "waiting": waiting,
-        "notices": [notice for notice in snapshot.notices if notice.link == own],
-        "clients": grid(request, CLIENTS, fetch, default="-connections"),
+        **charts_of(request, "channel", of, name),
+        "notices": snapshot.notices_at(channel_link(of, name)),
+        "clients": grid(request, CLIENTS, detail.clients, default="-connections"),
         "nodes": snapshot.channel_nodes(of, name),
-        "latencies": latencies(detail.channel.latency) if detail.channel else [],
-        "delivery": _delivery(detail.channel),
-        **holding,
+        "latencies": latencies(detail.channel),
+        "delivery": delivery(detail.channel),
+        **held,
     }
     return PageView("channel.html", title, facts)
 
 
-def latencies(latency: E2eLatency | None) -> list[tuple[str, str]]:
+def latencies(stats: Document | None) -> list[tuple[str, str]]:
     """Rows about the end-to-end latency; empty if it is not measured."""
-    if latency is None:
-        return []
-    found = []
-    for each in latency.percentiles:
-        quantile = float(each.get("quantile", 0))
-        value = float(each.get("average", each.get("value", math.nan)))
-        if not math.isnan(value):
-            found.append((f"End to end, {quantile:.4g} quantile", words.latency(value)))
-    return found
-
-
-def _delivery(channel: Any) -> list[tuple[str, str]]:
-    """How many messages went to consumers in the same zone, in the same region, and elsewhere."""
-    if channel is None:
-        return []
-    counts = channel.counts
-    parts = [
-        (label, counts.get(key, 0))
-        for label, key in (
-            ("Delivered in the same zone", "zone_local_msg_count"),
-            ("Delivered in the same region", "region_local_msg_count"),
-            ("Delivered elsewhere", "global_msg_count"),
-        )
+    return [
+        (f"End to end, {each['quantile']:.4g} quantile", words.latency(each["average"]))
+        for each in (stats[LATENCY]["percentiles"] if stats else None) or ()
     ]
-    total = sum(count for _, count in parts)
-    if not total or total == parts[2][1]:
+
+
+def delivery(stats: Document | None) -> list[tuple[str, str]]:
+    """How many messages went to consumers in the same zone, in the same region, and elsewhere."""
+    counts = [stats.get(name, 0) for name in DELIVERY] if stats else []
+    total = sum(counts)
+    if not total or total == counts[-1]:
         return []  # no nsqd has a zone or region configured
-    return [(label, f"{words.grouped(n)} ({100 * n / total:.0f} %)") for label, n in parts]
+    labels = ("in the same zone", "in the same region", "elsewhere")
+    return [
+        (f"Delivered {label}", f"{words.grouped(n)} ({100 * n / total:.0f} %)")
+        for label, n in zip(labels, counts, strict=True)
+    ]

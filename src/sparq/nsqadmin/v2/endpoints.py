@@ -6,23 +6,23 @@ The route table, the parameter checks and the OpenAPI document are all generated
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
 
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.nsqadmin.services import Services
-from sparq.nsqadmin.v2.schemas import Schema
 
 REQUEST_BYTES_MAX: Final = 256 << 10
 PREFIX: Final = "/api/v2"
 
+T = TypeVar("T")
 Arguments = dict[str, Any]
 Handler = Callable[[Services, Call, Arguments], Awaitable[Any]]
 Kind = Literal["text", "integer", "flag", "list"]
 
-NO_ERRORS: Final[Mapping[int, str]] = {}
 FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -79,11 +79,11 @@ class Parameter:
             raise HttpError(400, f"INVALID_ARG_{self.name.upper()}: {rule}")
         return value
 
-    def schema(self) -> Schema:
+    def schema(self) -> dict[str, Any]:
         """The parameter in the OpenAPI document."""
         if self.kind == "integer":
             bounds = {"minimum": self.minimum, "maximum": self.maximum}
-            found: Schema = {"type": "integer", **bounds, "default": self.default}
+            found: dict[str, Any] = {"type": "integer", **bounds, "default": self.default}
         elif self.kind == "flag":
             found = {"type": "boolean"}
         else:
@@ -104,23 +104,23 @@ class ApiEndpoint:
     Attributes:
         path: below `PREFIX`; parts such as `:topic` are parameters.
         words: a description for users.
-        answer: the schema of its JSON answer, or a schema's name; None if the answer is not JSON.
+        answer: the type of its JSON answer; None if the answer is not JSON.
         handler: returns the answer; it gets the parsed arguments.
         parameters: the parameters of its query.
-        body: the name of the schema of its JSON body; "" if it has no body.
+        body: the type of its JSON body, the argument `body`; None if it has no body.
         media: content types of its answers other than JSON.
-        errors: descriptions of further errors, by status; those of `site._ERRORS` are always added.
+        writes: whether it performs an action, which the audit log must have.
     """
 
     method: str
     path: str
     words: str
-    answer: Schema | str | None
+    answer: Any
     handler: Handler
     parameters: tuple[Parameter, ...]
-    body: str
-    media: tuple[str, ...]
-    errors: Mapping[int, str]
+    body: Any = None
+    media: tuple[str, ...] = ()
+    writes: bool = False
 
     def route(self, services: Services) -> Route:
         """The endpoint as a route of the server."""
@@ -128,8 +128,8 @@ class ApiEndpoint:
         async def handle(call: Call) -> Any:
             query = call.query
             arguments = {each.name: each.read(query.get(each.name)) for each in self.parameters}
-            if self.body:
-                arguments["body"] = await json_body(call)
+            if self.body is not None:
+                arguments["body"] = await json_body(call, self.body)
             return await self.handler(services, call, {**arguments, **call.parameters})
 
         return Route(self.method, PREFIX + self.path, handle)
@@ -139,59 +139,30 @@ class ApiEndpoints(list[ApiEndpoint]):
     """A list of endpoints; `add` decorates the handler of each."""
 
     def add(
-        self,
-        method: str,
-        path: str,
-        words: str,
-        answer: Schema | str | None,
-        *parameters: Parameter,
-        body: str = "",
-        media: tuple[str, ...] = (),
-        errors: Mapping[int, str] = NO_ERRORS,
+        self, method: str, path: str, words: str, answer: Any, *parameters: Parameter, **more: Any
     ) -> Callable[[Handler], Handler]:
         """Return a decorator that adds an endpoint; the arguments are fields of `ApiEndpoint`."""
 
         def added(handler: Handler) -> Handler:
-            made = ApiEndpoint(
-                method, path, words, answer, handler, parameters, body, media, errors
-            )
-            self.append(made)
+            self.append(ApiEndpoint(method, path, words, answer, handler, parameters, **more))
             return handler
 
         return added
 
 
-async def json_body(call: Call) -> dict[str, Any]:
-    """Read a request's body as a JSON object.
+async def json_body(call: Call, kind: type[T]) -> T:
+    """Read a request's JSON body as a value of this type.
 
     Raises:
         HttpError: 400 INVALID_BODY, 413 BODY_TOO_BIG.
     """
     body = await call.body(REQUEST_BYTES_MAX, "BODY_TOO_BIG")
     try:
-        found = json.loads(body)
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        why, _, where = str(error).partition(" - at `$.")
+        raise HttpError(
+            400, f"INVALID_BODY: {where.rstrip('`')}{': ' if where else ''}{why}"
+        ) from None
     except (ValueError, RecursionError):
         raise HttpError(400, "INVALID_BODY: invalid JSON") from None
-    if not isinstance(found, dict):
-        raise HttpError(400, "INVALID_BODY: not a JSON object")
-    return found
-
-
-def text_in(body: dict[str, Any], name: str) -> str:
-    """Read a text from a body; "" if it is left out.
-
-    Raises:
-        HttpError: 400 INVALID_BODY if it is not a text.
-    """
-    value = body.get(name, "")
-    if not isinstance(value, str):
-        raise HttpError(400, f"INVALID_BODY: {name} must be a string")
-    return value
-
-
-def texts_in(body: dict[str, Any], name: str) -> list[str]:
-    """Read a list of texts from a body; empty if it is left out. Raises like `text_in`."""
-    value = body.get(name, [])
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise HttpError(400, f"INVALID_BODY: {name} must be a list of strings")
-    return value

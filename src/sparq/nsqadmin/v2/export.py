@@ -14,30 +14,31 @@ import asyncio
 import csv
 import io
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
+from sparq.cluster.rows import ChannelRow, TopicRow
 from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin.access.roles import Role
 from sparq.nsqadmin.messages import peek as peeking
 from sparq.nsqadmin.messages.asking import Answers
-from sparq.nsqadmin.messages.peek import STATES, DisplayLimits, Message
+from sparq.nsqadmin.messages.checked import STATES
+from sparq.nsqadmin.messages.peek import DisplayLimits, Message
 from sparq.nsqadmin.services import Services
+from sparq.nsqadmin.v2.answers import plain
 from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter
 from sparq.nsqadmin.v2.messages import NODES, SOUGHT, sought_in
-from sparq.nsqadmin.v2.schemas import plain
 from sparq.nsqadmin.v2.stats import FILTER, STATE
 from sparq.nsqadmin.watch import paging, rows
-from sparq.nsqadmin.watch.tables import ColumnTable
 
 FORMATS: Final = {
     "csv": ("text/csv; charset=utf-8", "csv"),
     "jsonl": ("application/x-ndjson; charset=utf-8", "jsonl"),
 }
 FIGURES: Final = {
-    "channels": rows.ChannelRow,
-    "topics": rows.TopicRow,
+    "channels": ChannelRow,
+    "topics": TopicRow,
     "nodes": rows.NodeRow,
     "clients": rows.ClientGroup,
 }
@@ -119,33 +120,21 @@ def _chunks(services: Services, call: Call, arguments: Arguments) -> AsyncIterat
 
 
 async def _figures(services: Services, arguments: Arguments) -> AsyncIterator[Chunk]:
+    snapshot, what = await services.watch.current(), arguments["what"]
+    clients = await services.watch.clients() if what == "clients" else ()
+    lists: dict[str, Any] = {"channels": snapshot.channels, "topics": snapshot.topics}
+    rows = (lists | {"nodes": snapshot.nodes, "clients": clients})[what]
+    of = {name: arguments[name] for name in ("topic", "state")} if what in lists else {}
+    default = {"nodes": "hostname", "clients": "-connections"}.get(what, paging.BY_NAME)
+    sort = arguments["sort"] or default
     try:
-        found, row = await _in_order(services, arguments)
+        found = paging.in_order(rows, sort=sort, filter=arguments["filter"], **of)
     except ValueError as error:
         raise HttpError(400, f"INVALID_ARGUMENT: {error}") from None
     # At least one page, even an empty one: `_export` needs it to write the heading.
     for at in range(0, max(1, len(found)), PAGE_ROWS):
-        yield [plain(row(each)) for each in found[at : at + PAGE_ROWS]], {}
+        yield [plain(row) for row in found[at : at + PAGE_ROWS]], {}
         await asyncio.sleep(0)  # the event loop serves other requests in between
-
-
-async def _in_order(
-    services: Services, arguments: Arguments
-) -> tuple[Sequence[Any], Callable[[Any], Any]]:
-    """All rows of a list, or their places, and the function that turns one into a row."""
-    snapshot, what = await services.watch.current(), arguments["what"]
-    wanted = {
-        "filter": arguments["filter"],
-        **({"sort": arguments["sort"]} if arguments["sort"] else {}),
-    }
-    if what == "nodes":
-        return paging.nodes_in_order(snapshot.nodes, **wanted), lambda node: node
-    if what == "clients":
-        clients = await services.watch.clients()
-        return paging.clients_in_order(clients, **wanted), lambda group: group
-    table: ColumnTable[Any] = snapshot.topics if what == "topics" else snapshot.channels
-    of = {"topic": arguments["topic"], "state": arguments["state"]}
-    return paging.in_order(table, **wanted, **of).tolist(), table.row
 
 
 async def _messages(

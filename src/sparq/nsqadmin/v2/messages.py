@@ -1,4 +1,4 @@
-"""Messages in the API: pages of a channel and of the log, search, single messages, dead letters.
+"""ApiMessages in the API: pages of a channel and of the log, search, single messages, dead letters.
 
 1. Only the role `bodies` sees message bodies. Without it the same routes show the rest of each
    message, and searches are refused, because matches would reveal bodies (`access.roles`).
@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import fields
 from typing import Any, Final
 
@@ -20,20 +20,28 @@ from sparq.daemon.http import Call, Content, HttpError
 from sparq.nsqadmin.access.roles import Role
 from sparq.nsqadmin.actions import ActionRequest
 from sparq.nsqadmin.messages import peek as peeking
+from sparq.nsqadmin.messages.checked import STATES
 from sparq.nsqadmin.messages.peek import (
-    STATES,
     DisplayLimits,
-    MessagePage,
     SearchCriteria,
-    SearchPage,
     by_node,
     find,
     whole_body,
 )
 from sparq.nsqadmin.messages.times import BUCKETS, BUCKETS_MAX, seek_preview, times
 from sparq.nsqadmin.services import Services
-from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter, text_in, texts_in
-from sparq.nsqadmin.v2.schemas import plain
+from sparq.nsqadmin.v2.answers import (
+    ApiLetterPage,
+    ApiMessagePage,
+    ApiMessages,
+    ApiPreview,
+    ApiSearchPage,
+    ApiSendBack,
+    ApiSentBack,
+    ApiTimes,
+    plain,
+)
+from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter
 from sparq.protocol.dead_letters import REDRIVE_CHANNEL
 
 BATCH: Final = 50
@@ -108,7 +116,7 @@ def sought_in(arguments: Arguments) -> SearchCriteria:
     )
 
 
-def page_document(page: MessagePage | SearchPage) -> dict[str, Any]:
+def page_document(page: peeking.MessagePage | peeking.SearchPage) -> dict[str, Any]:
     """Convert a page to JSON values."""
     names = [each.name for each in fields(page) if each.name != "answers"]
     return {**{name: getattr(page, name) for name in names}, **page.answers.document()}
@@ -118,7 +126,7 @@ def page_document(page: MessagePage | SearchPage) -> dict[str, Any]:
     "GET",
     "/messages",
     "a channel's messages by time; read-only",
-    "MessagePage",
+    ApiMessagePage,
     TOPIC,
     CHANNEL,
     Parameter("state", "only messages in this state", default="waiting", choices=STATES),
@@ -137,7 +145,7 @@ async def _messages(services: Services, call: Call, arguments: Arguments) -> Any
     "GET",
     "/log",
     "a topic's log by time; the last page has a `next`, too, for later messages",
-    "MessagePage",
+    ApiMessagePage,
     TOPIC,
     ANY_CHANNEL,
     Parameter("from", "place to start at; default: the oldest message"),
@@ -156,7 +164,7 @@ async def _log(services: Services, call: Call, arguments: Arguments) -> Any:
     "GET",
     "/search",
     "search for messages: one step, or events until the end",
-    "SearchPage",
+    ApiSearchPage,
     *SOUGHT,
     *SHOWN,
     AFTER,
@@ -184,7 +192,7 @@ async def _search(services: Services, call: Call, arguments: Arguments) -> Any:
     return response
 
 
-def _step(page: SearchPage) -> dict[str, Any]:
+def _step(page: peeking.SearchPage) -> dict[str, Any]:
     return {**page_document(page), "done": page.done}
 
 
@@ -197,7 +205,7 @@ def _event(name: str, data: Any) -> bytes:
     "GET",
     "/message",
     "one message, from each node that has a message with this id",
-    "Messages",
+    ApiMessages,
     *ONE,
     ANY_CHANNEL,
     *SHOWN[1:],
@@ -229,7 +237,7 @@ async def _body(services: Services, _call: Call, arguments: Arguments) -> Any:
     "GET",
     "/times",
     "number of messages by publish time",
-    "Times",
+    ApiTimes,
     TOPIC,
     Parameter("channel", "adds this channel's position"),
     Parameter(
@@ -254,7 +262,7 @@ async def _times(services: Services, _call: Call, arguments: Arguments) -> Any:
     "GET",
     "/seek",
     "preview of a seek; nothing is moved",
-    "Preview",
+    ApiPreview,
     TOPIC,
     CHANNEL,
     Parameter("to", "a place, see Replay in docs/http.md", is_needed=True),
@@ -270,7 +278,7 @@ async def _preview(services: Services, _call: Call, arguments: Arguments) -> Any
     "GET",
     "/dead-letters",
     "dead letters of a topic, when each was sent back, and which came back",
-    "LetterPage",
+    ApiLetterPage,
     TOPIC,
     Parameter("from", "place to start at; default: the oldest letter"),
     *SHOWN,
@@ -286,15 +294,14 @@ async def _letters(services: Services, call: Call, arguments: Arguments) -> Any:
     "POST",
     "/dead-letters",
     "send dead letters back to the channel that they came from: those named, or all not sent yet",
-    "SentBack",
-    body="SendBack",
+    ApiSentBack,
+    body=ApiSendBack,
 )
 async def _send(services: Services, call: Call, arguments: Arguments) -> Any:
-    body = arguments["body"]
-    topic = text_in(body, "topic")
-    to, channel = text_in(body, "to"), text_in(body, "channel") or REDRIVE_CHANNEL
+    body: ApiSendBack = arguments["body"]
+    topic, to, channel = body.topic, body.to, body.channel or REDRIVE_CHANNEL
     result: dict[str, Any] = {"to": to, "sent": 0, "refused": {}, "errors": {}, "more": False}
-    async for batch in _batches(services, topic, body):
+    async for batch in _batches(services, body):
         if to:
             order = ActionRequest("copy_message", topic, arguments={"ids": batch, "to": to})
         else:
@@ -308,16 +315,17 @@ async def _send(services: Services, call: Call, arguments: Arguments) -> Any:
             if one.error:
                 result["errors"][one.address] = one.error
         result["errors"] |= report.warnings
-    result["more"] = body.get("all") is True and result["sent"] >= ALL_MAX
+    result["more"] = body.all and result["sent"] >= ALL_MAX
     return result
 
 
-async def _batches(
-    services: Services, topic: str, body: dict[str, Any]
-) -> AsyncIterator[dict[str, list[str]]]:
-    """Yield ids by node, at most `BATCH` messages at a time."""
-    if body.get("all") is not True:
-        named = texts_in(body, "messages")
+async def _batches(services: Services, body: ApiSendBack) -> AsyncIterator[dict[str, list[str]]]:
+    """Yield ids by node, at most `BATCH` messages at a time.
+
+    With `all`, those of letters that were there at the start and have not been sent back.
+    """
+    topic, named = body.topic, body.messages
+    if not body.all:
         if not named:
             raise HttpError(400, "INVALID_BODY: set `messages` or `all`")
         for at in range(0, len(named), BATCH):
@@ -327,14 +335,6 @@ async def _batches(
                 raise HttpError(400, f"INVALID_BODY: {error}") from None
         return
     sent = await services.letters.sent(topic)
-    async for keys in _unsent(services, topic, sent):
-        yield by_node(keys)
-
-
-async def _unsent(
-    services: Services, topic: str, sent: Mapping[str, str]
-) -> AsyncIterator[list[str]]:
-    """Yield batches of letters that were there at the start and have not been sent back."""
     show, after, left = DisplayLimits(BATCH, bodies=False), "", ALL_MAX
     ends: dict[str, int] = {}
     while left > 0:
@@ -348,7 +348,7 @@ async def _unsent(
         unsent = [key for key in keys if key not in sent][:left]
         left -= len(unsent)
         if unsent:
-            yield unsent
+            yield by_node(unsent)
         if not there or page.next is None:
             return
         after = page.next

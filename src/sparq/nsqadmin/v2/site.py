@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from sparq.daemon.http import Call, Route
 from sparq.nsqadmin.services import Services
-from sparq.nsqadmin.v2 import acting, export, messages, policies, stats
-from sparq.nsqadmin.v2.endpoints import PREFIX, ApiEndpoint, ApiEndpoints, Arguments
-from sparq.nsqadmin.v2.schemas import SCHEMAS, reference
+from sparq.nsqadmin.v2 import acting, answers, export, messages, stats
+from sparq.nsqadmin.v2.endpoints import PREFIX, ApiEndpoints, Arguments
 from sparq.program.stdout import sparq_version
 
 _ERRORS = {
@@ -23,13 +22,11 @@ _ERRORS = {
     501: "the nodes are NSQ's Go nsqds, which do not support this",
     502: "no node or nsqlookupd could answer",
 }
-
+_UNWRITTEN = {503: "the audit log cannot be written"}
 _SECURITY = {"token": {"type": "http", "scheme": "bearer"}}
 
 ENDPOINTS: Final = ApiEndpoints(
-    endpoint
-    for group in (stats, messages, acting, policies, export)
-    for endpoint in group.ENDPOINTS
+    endpoint for group in (stats, messages, acting, export) for endpoint in group.ENDPOINTS
 )
 
 
@@ -38,12 +35,47 @@ def routes(services: Services) -> list[Route]:
     return [endpoint.route(services) for endpoint in ENDPOINTS]
 
 
-@ENDPOINTS.add("GET", "/openapi.json", "this document", {"type": "object"})
+@ENDPOINTS.add("GET", "/openapi.json", "this document", dict[str, Any])
 async def _document(services: Services, _call: Call, _asked: Arguments) -> Any:
+    types = [
+        answers.ApiError,
+        *(kind for one in ENDPOINTS for kind in (one.answer, one.body) if kind),
+    ]
+    found, schemas = answers.schemas_of(types)
+    schema_of = {str(kind): schema for kind, schema in zip(types, found, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
-    for endpoint in ENDPOINTS:
-        parts = [_part(part) for part in (PREFIX + endpoint.path).split("/")]
-        paths.setdefault("/".join(parts), {})[endpoint.method.lower()] = _operation(endpoint)
+    for one in ENDPOINTS:
+        named = [part[1:] for part in one.path.split("/") if part.startswith(":")]
+        of_path = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in named
+        ]
+        content: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in one.media}
+        if one.answer is not None:
+            content["application/json"] = {"schema": schema_of[str(one.answer)]}
+        refused = {"application/json": {"schema": schema_of[str(answers.ApiError)]}}
+        failures = _ERRORS | (_UNWRITTEN if one.writes else {})
+        words = one.path.replace(":", "by_").replace(".", "_").replace("-", "_").strip("/")
+        operation: dict[str, Any] = {
+            "summary": one.words,
+            "operationId": f"{one.method.lower()}_{words.replace('/', '_')}",
+            "parameters": [*of_path, *(each.schema() for each in one.parameters)],
+            "responses": {
+                "200": {"description": "the answer", "content": content},
+                **{
+                    str(status): {"description": why, "content": refused}
+                    for status, why in failures.items()
+                },
+            },
+        }
+        if one.body is not None:
+            body = {"application/json": {"schema": schema_of[str(one.body)]}}
+            operation["requestBody"] = {"required": True, "content": body}
+        path = "/".join(
+            f"{{{part[1:]}}}" if part.startswith(":") else part
+            for part in (PREFIX + one.path).split("/")
+        )
+        paths.setdefault(path, {})[one.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {
@@ -53,52 +85,6 @@ async def _document(services: Services, _call: Call, _asked: Arguments) -> Any:
         },
         "servers": [{"url": services.url("") or "/"}],
         "paths": paths,
-        "components": {"schemas": SCHEMAS, "securitySchemes": _SECURITY},
+        "components": {"schemas": schemas, "securitySchemes": _SECURITY},
         "security": [{}, {"token": []}],
     }
-
-
-def _part(part: str) -> str:
-    return f"{{{part[1:]}}}" if part.startswith(":") else part
-
-
-def _operation(endpoint: ApiEndpoint) -> dict[str, Any]:
-    path = [
-        {"name": part[1:], "in": "path", "required": True, "schema": {"type": "string"}}
-        for part in endpoint.path.split("/")
-        if part.startswith(":")
-    ]
-    found: dict[str, Any] = {
-        "summary": endpoint.words,
-        "operationId": _name(endpoint),
-        "parameters": [*path, *(each.schema() for each in endpoint.parameters)],
-        "responses": _responses(endpoint),
-    }
-    if endpoint.body:
-        content = {"application/json": {"schema": _schema(endpoint.body)}}
-        found["requestBody"] = {"required": True, "content": content}
-    return found
-
-
-def _name(endpoint: ApiEndpoint) -> str:
-    words = endpoint.path.replace(":", "by_").replace(".", "_").replace("-", "_").strip("/")
-    return f"{endpoint.method.lower()}_{words.replace('/', '_')}"
-
-
-def _responses(endpoint: ApiEndpoint) -> dict[str, Any]:
-    content: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in endpoint.media}
-    if endpoint.answer is not None:
-        content["application/json"] = {"schema": _schema(endpoint.answer)}
-    error = {"application/json": {"schema": reference("Error")}}
-    failures = {**_ERRORS, **endpoint.errors}
-    return {
-        "200": {"description": "the answer", "content": content},
-        **{
-            str(status): {"description": words, "content": error}
-            for status, words in sorted(failures.items())
-        },
-    }
-
-
-def _schema(of: Any) -> Any:
-    return reference(of) if isinstance(of, str) else of

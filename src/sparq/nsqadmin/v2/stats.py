@@ -9,16 +9,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Final
 
-from sparq.cluster import figures
-from sparq.cluster.figures import STATES
+from sparq.cluster.cluster_stats import LATENCY
+from sparq.cluster.figures import DELIVERY, STATES
+from sparq.cluster.rows import TopicRow
 from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin.services import Services
+from sparq.nsqadmin.v2.answers import (
+    ApiAttention,
+    ApiChannelDetail,
+    ApiChannelPage,
+    ApiClientPage,
+    ApiNodeDetail,
+    ApiNodePage,
+    ApiOverview,
+    ApiTopicDetail,
+    ApiTopicPage,
+    History,
+    plain,
+)
 from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter
-from sparq.nsqadmin.v2.schemas import plain
 from sparq.nsqadmin.watch import paging
 from sparq.nsqadmin.watch.history import Subject
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
@@ -78,12 +90,12 @@ def _stamp(snapshot: ClusterSnapshot) -> dict[str, Any]:
 
 
 def _page(
-    snapshot: ClusterSnapshot, fetch: Callable[..., paging.ListPage[Any]], arguments: Arguments
+    snapshot: ClusterSnapshot, rows: Sequence[Any], asked: Arguments, **of: Any
 ) -> dict[str, Any]:
-    """Get a page of rows from `fetch` (`paging`), and convert it to JSON values."""
-    wanted = {name: arguments[name] for name in ("sort", "filter", "offset", "limit")}
+    """Get a page of rows as JSON values; `of` selects them (`paging.in_order`)."""
+    wanted = {name: asked[name] for name in ("sort", "filter", "offset", "limit")}
     try:
-        page = fetch(**wanted)
+        page = paging.page(rows, **wanted, **of)
     except ValueError as error:
         raise HttpError(400, f"INVALID_ARG_SORT: {error}") from None
     return {**plain(page), **_stamp(snapshot)}
@@ -93,7 +105,7 @@ def _page(
     "GET",
     "/overview",
     "the cluster in one answer: totals, notices, largest topics and channels",
-    "Overview",
+    ApiOverview,
     AFTER,
 )
 async def _overview(services: Services, _call: Call, arguments: Arguments) -> Any:
@@ -111,7 +123,7 @@ async def _overview(services: Services, _call: Call, arguments: Arguments) -> An
     }
 
 
-@ENDPOINTS.add("GET", "/attention", "notices about what needs attention", "Attention", AFTER)
+@ENDPOINTS.add("GET", "/attention", "notices about what needs attention", ApiAttention, AFTER)
 async def _attention(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
     return {**_stamp(snapshot), "notices": plain(snapshot.notices)}
@@ -121,7 +133,7 @@ async def _attention(services: Services, _call: Call, arguments: Arguments) -> A
     "GET",
     "/history",
     "figures of the last hour: of the cluster, a topic, a channel or a node",
-    "History",
+    History,
     Parameter("topic", "for this topic"),
     Parameter("channel", "for this channel of `topic`"),
     Parameter("node", "for this node; default: the whole cluster"),
@@ -137,17 +149,17 @@ async def _history(services: Services, _call: Call, arguments: Arguments) -> Any
     return services.watch.history.series(of).document()
 
 
-@ENDPOINTS.add("GET", "/topics", "topics", "TopicPage", _sort("name"), *PAGED)
+@ENDPOINTS.add("GET", "/topics", "topics", ApiTopicPage, _sort("name"), *PAGED)
 async def _topics(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
-    return _page(snapshot, partial(paging.page, snapshot.topics), arguments)
+    return _page(snapshot, snapshot.topics, arguments)
 
 
 @ENDPOINTS.add(
     "GET",
     "/channels",
     "channels",
-    "ChannelPage",
+    ApiChannelPage,
     Parameter("topic", "only channels of this topic"),
     STATE,
     _sort("name"),
@@ -156,20 +168,20 @@ async def _topics(services: Services, _call: Call, arguments: Arguments) -> Any:
 async def _channels(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
     of = {"topic": arguments["topic"], "state": arguments["state"]}
-    return _page(snapshot, partial(paging.page, snapshot.channels, **of), arguments)
+    return _page(snapshot, snapshot.channels, arguments, **of)
 
 
-@ENDPOINTS.add("GET", "/nodes", "nodes", "NodePage", _sort("hostname"), *PAGED)
+@ENDPOINTS.add("GET", "/nodes", "nodes", ApiNodePage, _sort("hostname"), *PAGED)
 async def _nodes(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
-    return _page(snapshot, partial(paging.page_of_nodes, snapshot.nodes), arguments)
+    return _page(snapshot, snapshot.nodes, arguments)
 
 
 @ENDPOINTS.add(
     "GET",
     "/clients",
     "consumers, grouped by host and user agent",
-    "ClientPage",
+    ApiClientPage,
     Parameter("topic", "only consumers of this topic"),
     Parameter("channel", "only consumers of this channel; needs `topic`"),
     _sort("-connections"),
@@ -181,10 +193,10 @@ async def _clients(services: Services, _call: Call, arguments: Arguments) -> Any
         found = (await services.watch.detail(arguments["topic"], arguments["channel"])).clients
     else:
         found = await services.watch.clients()
-    return _page(snapshot, partial(paging.page_of_clients, found), arguments)
+    return _page(snapshot, found, arguments)
 
 
-@ENDPOINTS.add("GET", "/topics/:topic", "one topic", "TopicDetail", AFTER)
+@ENDPOINTS.add("GET", "/topics/:topic", "one topic", ApiTopicDetail, AFTER)
 async def _topic(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
     name = arguments["topic"]
@@ -201,13 +213,13 @@ async def _topic(services: Services, _call: Call, arguments: Arguments) -> Any:
             for node, part in snapshot.topic_nodes(name)
         ],
         "channels": plain(channels.rows),
-        "latency": detail.topic.latency.document(),
+        "latency": detail.topic[LATENCY],
         "errors": detail.errors,
     }
 
 
 @ENDPOINTS.add(
-    "GET", "/topics/:topic/:channel", "one channel with its consumers", "ChannelDetail", AFTER
+    "GET", "/topics/:topic/:channel", "one channel with its consumers", ApiChannelDetail, AFTER
 )
 async def _channel(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
@@ -217,7 +229,7 @@ async def _channel(services: Services, _call: Call, arguments: Arguments) -> Any
         is_known = snapshot.topics.find(names[0]) is not None
         raise HttpError(404, "CHANNEL_NOT_FOUND" if is_known else "TOPIC_NOT_FOUND")
     detail = await services.watch.detail(*names)
-    counts = {} if detail.channel is None else detail.channel.counts
+    stats = detail.channel or {}
     return {
         **_stamp(snapshot),
         "channel": plain(channel),
@@ -226,13 +238,13 @@ async def _channel(services: Services, _call: Call, arguments: Arguments) -> Any
             for node, part in snapshot.channel_nodes(*names)
         ],
         "clients": plain(detail.clients),
-        "delivery": {name: counts.get(name, 0) for name in figures.DELIVERY},
-        "latency": None if detail.channel is None else detail.channel.latency.document(),
+        "delivery": {name: stats.get(name, 0) for name in DELIVERY},
+        "latency": stats.get(LATENCY),
         "errors": detail.errors,
     }
 
 
-@ENDPOINTS.add("GET", "/nodes/:node", "one node", "NodeDetail", _sort("name"), *PAGED)
+@ENDPOINTS.add("GET", "/nodes/:node", "one node", ApiNodeDetail, _sort("name"), *PAGED)
 async def _node(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
     node = snapshot.node(arguments["node"])
@@ -240,11 +252,12 @@ async def _node(services: Services, _call: Call, arguments: Arguments) -> Any:
         raise HttpError(404, "NODE_NOT_FOUND")
     topics, channels = snapshot.at_node(node.address)
     # If only channels have the figure to sort by, topics are sorted by name.
-    is_of_topics = arguments["sort"].removeprefix("-") in (paging.BY_NAME, *topics.columns)
+    names = {paging.BY_NAME, *TopicRow.__dataclass_fields__}
+    is_of_topics = arguments["sort"].removeprefix("-") in names
     of_topics = arguments if is_of_topics else {**arguments, "sort": paging.BY_NAME}
     return {
         **_stamp(snapshot),
         "node": plain(node),
-        "topics": _page(snapshot, partial(paging.page, topics), of_topics),
-        "channels": _page(snapshot, partial(paging.page, channels), arguments),
+        "topics": _page(snapshot, topics, of_topics),
+        "channels": _page(snapshot, channels, arguments),
     }

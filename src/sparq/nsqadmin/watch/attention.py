@@ -8,19 +8,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
-import numpy as np
-from numpy.typing import NDArray
-
-from sparq.cluster.figures import STATES
+from sparq.cluster.rows import ChannelRow, TopicRow
 from sparq.cluster.upstream import NOT_SHOWN
-from sparq.nsqadmin.watch.rows import LEVELS, ChannelRow, Level, Lookupd, NodeRow, Notice, TopicRow
-from sparq.nsqadmin.watch.tables import ColumnTable
+from sparq.nsqadmin.watch.rows import LEVELS, Level, Lookupd, NodeRow, Notice
 from sparq.nsqadmin.watch.words import count, duration, names, rate
 
 SHOWN_MAX: Final = 3
@@ -41,8 +38,8 @@ def attention(
     *,
     time: float,
     nodes: Sequence[NodeRow],
-    topics: ColumnTable[TopicRow],
-    channels: ColumnTable[ChannelRow],
+    topics: Sequence[TopicRow],
+    channels: Sequence[ChannelRow],
     lookupds: Sequence[Lookupd],
     refused: Mapping[str, str],
     names_left_out: int,
@@ -53,17 +50,19 @@ def attention(
         time: seconds since 1970.
         nodes, topics, channels, lookupds: the cluster.
         refused: by address, why a registered node is not queried.
-        names_left_out: number of topics and channels beyond the maximum (`names.NAMES_MAX`).
+        names_left_out: number of topics and channels beyond the maximum (`cluster.rows.NAMES_MAX`).
     """
-    found = [
-        *_nodes(nodes, time),
-        *_channels(channels),
-        *_topics(topics),
-        *_lookupds(lookupds),
-        *_refused(refused),
-        *_versions(nodes),
-        *_left_out(names_left_out),
-    ]
+    found = [*_nodes(nodes, time), *_channels(channels), *_topics(topics), *_lookupds(lookupds)]
+    for address, why in sorted(refused.items())[:SHOWN_MAX]:
+        found.append(Notice(f"refused:{address}", "warn", f"{address}: {why}.", "/nodes"))
+    known = (node.version for node in nodes if node.version and node.state != "gone")
+    versions = [f"{version} on {number:,}" for version, number in sorted(Counter(known).items())]
+    if len(versions) > 1:
+        sentence = f"Nodes have different versions: {names(versions, 4)}."
+        found.append(Notice("versions", "warn", sentence, "/nodes?sort=version"))
+    if names_left_out:
+        sentence = f"{names_left_out:,} topics and channels are not shown: the limit is reached."
+        found.append(Notice("left-out", "warn", sentence, "/topics"))
     return tuple(sorted(found, key=lambda notice: LEVELS.index(notice.level)))
 
 
@@ -83,7 +82,8 @@ def node_link(address: str) -> str:
 
 
 def _few(
-    case: tuple[str, Level],
+    kind: str,
+    level: Level,
     cases: Iterable[tuple[str, str, str]],
     total: int,
     more: tuple[str, str],
@@ -91,14 +91,12 @@ def _few(
     """Yield the notices of one kind of trouble (rule 1).
 
     Args:
-        case: the kind of trouble and its level.
         cases: for each of the largest cases its name, the sentence without the name, and its page.
         total: number of cases.
         more: the sentence about the other cases, without their number, and their page.
     """
-    kind, level = case
-    for name, sentence, link in islice(cases, SHOWN_MAX):
-        yield Notice(f"{kind}:{name}", level, f"{name} {sentence}.", link)
+    for name, sentence, page in islice(cases, SHOWN_MAX):
+        yield Notice(f"{kind}:{name}", level, f"{name} {sentence}.", page)
     if total > SHOWN_MAX:
         yield Notice(f"{kind}:more", level, f"{total - SHOWN_MAX:,} more {more[0]}.", more[1])
 
@@ -111,31 +109,56 @@ def _wait(number: int) -> str:
 
 
 def _nodes(nodes: Sequence[NodeRow], time: float) -> Iterator[Notice]:
+    there = [node for node in nodes if node.state != "gone"]
+
+    def few(
+        kind: str, level: Level, many: str, cases: Iterable[NodeRow], of: Callable[[NodeRow], str]
+    ) -> Iterator[Notice]:
+        concerned = [*cases]
+        named = ((node.address, of(node), node_link(node.address)) for node in concerned)
+        return _few(kind, level, named, len(concerned), (f"nodes {many}", "/nodes?sort=state"))
+
     for state in ("gone", "silent", "unregistered"):
+        level: Level = "warn" if state != "gone" else "bad"
         concerned = [node for node in nodes if node.state == state and not node.was_drained]
         concerned.sort(key=lambda node: -node.waiting)
-        level: Level = "warn" if state != "gone" else "bad"
-        cases = [(node, _of_state(node, time)) for node in concerned]
-        yield from _few_nodes((state, level), f"nodes are {state}", cases)
-    left = [(node, _LEFT.format(duration(max(0.0, time - node.since_at)))) for node in nodes]
-    left = [(node, sentence) for node, sentence in left if node.was_drained]
-    yield from _few_nodes(("drained", "note"), "nodes were drained and have left", left)
-    there = [node for node in nodes if node.state != "gone"]
-    full = "refuses publishes: its disk is full"
-    short = [(node, full) for node in there if node.is_short]
-    yield from _few_nodes(("short", "bad"), "nodes have a full disk", short)
-    draining = [(node, f"is draining; {_wait(node.waiting)}") for node in there if node.draining]
-    yield from _few_nodes(("draining", "note"), "nodes are draining", draining)
-    ill = [node for node in there if node.health not in ("", "OK") and not node.is_short]
-    cases = [(node, f"has a disk error: {node.health}") for node in ill]
-    yield from _few_nodes(("health", "bad"), "nodes have disk errors", cases)
+        yield from few(state, level, f"are {state}", concerned, lambda node: _of_state(node, time))
+    yield from few(
+        "drained",
+        "note",
+        "were drained and have left",
+        (node for node in nodes if node.was_drained),
+        lambda node: f"was drained and has left, {_since(node, time)} ago; no messages are there",
+    )
+    yield from few(
+        "short",
+        "bad",
+        "have a full disk",
+        (node for node in there if node.is_short),
+        lambda _: "refuses publishes: its disk is full",
+    )
+    yield from few(
+        "draining",
+        "note",
+        "are draining",
+        (node for node in there if node.draining),
+        lambda node: f"is draining; {_wait(node.waiting)}",
+    )
+    yield from few(
+        "health",
+        "bad",
+        "have disk errors",
+        (node for node in there if not node.is_well and not node.is_short),
+        lambda node: f"has a disk error: {node.health}",
+    )
 
 
-_LEFT: Final = "was drained and has left, {} ago; no messages are there"
+def _since(node: NodeRow, time: float) -> str:
+    return duration(max(0.0, time - node.since_at))
 
 
 def _of_state(node: NodeRow, time: float) -> str:
-    for_long = duration(max(0.0, time - node.since_at))
+    for_long = _since(node, time)
     number = node.waiting + node.in_flight + node.deferred
     if node.state == "gone":
         why = f" ({node.error})" if node.error else ""
@@ -165,70 +188,44 @@ def _of_error(error: str) -> str:
     return f"does not answer: {error}"
 
 
-def _few_nodes(
-    case: tuple[str, Level], many: str, cases: Sequence[tuple[NodeRow, str]]
-) -> Iterator[Notice]:
-    named = ((node.address, sentence, node_link(node.address)) for node, sentence in cases)
-    return _few(case, named, len(cases), (many, "/nodes?sort=state"))
-
-
 # Channels
 
 
-def _channels(table: ColumnTable[ChannelRow]) -> Iterator[Notice]:
-    if not len(table):
-        return
-    columns = table.columns
-    state, depth = columns["state"], columns["depth"]
-    waiting = depth + columns["in_flight"]
-    growth = np.nan_to_num(columns["growth"])
-    grows = (growth >= GROWTH_MIN) & (growth * 60 >= GROWN_MIN * depth)
-    stuck = _is(state, "stuck")
-    alone = _is(state, "no consumers") & (depth > 0)
-    behind = (_is(state, "ok") | _is(state, "behind")) & grows & (depth > 0)
-    paused = _is(state, "paused")
-    yield from _few_channels(table, ("stuck", "bad"), _stuck, stuck, waiting)
-    yield from _few_channels(table, ("no-consumers", "bad"), _alone, alone & grows, depth)
-    yield from _few_channels(table, ("no-consumers-idle", "warn"), _alone, alone & ~grows, depth)
-    yield from _few_channels(table, ("growing", "warn"), _growing, behind, growth)
-    slow = _is(state, "behind") & ~grows & (depth > 0)
-    lag = columns["lag_seconds"]
-    yield from _few_channels(table, ("behind", "note"), _behind, slow, lag)
-    yield from _few_channels(table, ("paused", "note"), _paused, paused, depth)
+def _channels(rows: Sequence[ChannelRow]) -> Iterator[Notice]:
+    def grows(row: ChannelRow) -> bool:
+        growth = row.growth or 0.0
+        return growth >= GROWTH_MIN and growth * 60 >= GROWN_MIN * row.depth
 
+    def few(
+        kind: str,
+        level: Level,
+        cases: list[ChannelRow],
+        of: Callable[[ChannelRow], str],
+        more: tuple[str, str],
+    ) -> Iterator[Notice]:
+        named = ((f"{r.topic}/{r.channel}", of(r), channel_link(r.topic, r.channel)) for r in cases)
+        link = f"/topics?view=channels&state={more[1]}"
+        return _few(kind, level, named, len(cases), (f"channels {more[0]}", link))
 
-def _is(states: NDArray[Any], state: str) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = states == STATES.index(state)
-    return found
-
-
-_MORE = {
-    "stuck": ("channels have consumers that finish nothing", "stuck"),
-    "no-consumers": ("channels have no consumers and grow", "no+consumers"),
-    "no-consumers-idle": ("channels with messages have no consumers", "no+consumers"),
-    "growing": ("channels grow faster than they are read", "behind"),
-    "behind": ("channels are behind", "behind"),
-    "paused": ("channels are paused", "paused"),
-}
-
-
-def _few_channels(
-    table: ColumnTable[ChannelRow],
-    case: tuple[str, Level],
-    sentence_of: Callable[[ChannelRow], str],
-    mask: NDArray[np.bool_],
-    size: NDArray[Any],
-) -> Iterator[Notice]:
-    """Yield notices of the channels in `mask`, those with the largest `size` first."""
-    places = np.flatnonzero(mask)
-    largest = places[np.argsort(-size[places], kind="stable")][:SHOWN_MAX]
-    rows = map(table.row, largest.tolist())
-    named = (
-        (f"{row.topic}/{row.channel}", sentence_of(row), channel_link(row.topic, row.channel))
-        for row in rows
-    )
-    what, state = _MORE[case[0]]
-    return _few(case, named, len(places), (what, f"/topics?view=channels&state={state}"))
+    by_depth = sorted(rows, key=lambda row: -row.depth)
+    stuck = [row for row in rows if row.state == "stuck"]
+    stuck.sort(key=lambda row: -row.depth - row.in_flight)
+    yield from few("stuck", "bad", stuck, _stuck, ("have consumers that finish nothing", "stuck"))
+    alone = [row for row in by_depth if row.state == "no consumers" and row.depth]
+    more = ("have no consumers and grow", "no+consumers")
+    yield from few("no-consumers", "bad", [row for row in alone if grows(row)], _alone, more)
+    idle = [row for row in alone if not grows(row)]
+    more = ("with messages have no consumers", "no+consumers")
+    yield from few("no-consumers-idle", "warn", idle, _alone, more)
+    growing = [r for r in rows if r.state in ("ok", "behind") and r.depth and grows(r)]
+    growing.sort(key=lambda row: -(row.growth or 0.0))
+    more = ("grow faster than they are read", "behind")
+    yield from few("growing", "warn", growing, _growing, more)
+    behind = [row for row in rows if row.state == "behind" and row.depth and not grows(row)]
+    behind.sort(key=lambda row: -(row.lag_seconds or 0.0))
+    yield from few("behind", "note", behind, _behind, ("are behind", "behind"))
+    paused = [row for row in by_depth if row.state == "paused"]
+    yield from few("paused", "note", paused, _paused, ("are paused", "paused"))
 
 
 def _stuck(row: ChannelRow) -> str:
@@ -253,7 +250,7 @@ def _growing(row: ChannelRow) -> str:
 
 def _behind(row: ChannelRow) -> str:
     until = ""
-    if row.clear_seconds is not None and row.clear_seconds != np.inf:
+    if row.clear_seconds is not None and row.clear_seconds != math.inf:
         until = f"; at this rate it will catch up in {duration(row.clear_seconds)}"
     return f"is behind by {duration(row.lag_seconds or 0)}, {_wait(row.depth)}{until}"
 
@@ -265,27 +262,29 @@ def _paused(row: ChannelRow) -> str:
 # Topics
 
 
-def _topics(table: ColumnTable[TopicRow]) -> Iterator[Notice]:
-    if not len(table):
-        return
-    columns = table.columns
-    without = np.flatnonzero((columns["channels"] == 0) & ~columns["paused"])
-    without = without[np.argsort(-columns["depth"][without], kind="stable")]
-    if len(without):
-        topics = [table.keys[place][0] for place in without.tolist()]
-        waiting = int(columns["depth"][without].sum())
-        has = "topic has" if len(topics) == 1 else "topics have"
+def _topics(rows: Sequence[TopicRow]) -> Iterator[Notice]:
+    without = [row for row in rows if not row.channels and not row.paused]
+    without.sort(key=lambda row: -row.depth)
+    waiting = sum(row.depth for row in without)
+    if without:
         wait = f"; {_wait(waiting)} for a first channel" if waiting else ""
-        sentence = f"{len(topics):,} {has} no channel: {names(topics)}{wait}."
-        link = topic_link(topics[0]) if len(topics) == 1 else "/topics?sort=channels"
-        yield Notice("no-channel", "warn" if waiting else "note", sentence, link)
-    paused = np.flatnonzero(columns["paused"])
-    if len(paused):
-        topics = [table.keys[place][0] for place in paused.tolist()]
-        are = "topic is" if len(topics) == 1 else "topics are"
-        link = topic_link(topics[0]) if len(topics) == 1 else "/topics?sort=-paused"
-        sentence = f"{len(topics):,} {are} paused: {names(topics)}."
-        yield Notice("topics-paused", "note", sentence, link)
+        sentence, link = _all_of(without, ("has", "have"), "no channel", "channels")
+        level: Level = "warn" if waiting else "note"
+        yield Notice("no-channel", level, f"{sentence}{wait}.", link)
+    paused = [row for row in rows if row.paused]
+    if paused:
+        sentence, link = _all_of(paused, ("is", "are"), "paused", "-paused")
+        yield Notice("topics-paused", "note", f"{sentence}.", link)
+
+
+def _all_of(
+    rows: Sequence[TopicRow], verbs: tuple[str, str], what: str, sort: str
+) -> tuple[str, str]:
+    """A sentence about all of these topics, and their page."""
+    topics = [row.topic for row in rows]
+    are = f"topic {verbs[0]}" if len(topics) == 1 else f"topics {verbs[1]}"
+    link = topic_link(topics[0]) if len(topics) == 1 else f"/topics?sort={sort}"
+    return f"{len(topics):,} {are} {what}: {names(topics)}", link
 
 
 # The cluster
@@ -303,23 +302,3 @@ def _lookupds(lookupds: Sequence[Lookupd]) -> Iterator[Notice]:
     for each, missing in partly[:SHOWN_MAX]:
         sentence = f"nsqlookupd {each.address} does not list {names(missing)}, but another does."
         yield Notice(f"disagree:{each.address}", "warn", sentence, "/nodes")
-
-
-def _refused(refused: Mapping[str, str]) -> Iterator[Notice]:
-    for address, why in sorted(refused.items())[:SHOWN_MAX]:
-        yield Notice(f"refused:{address}", "warn", f"{address}: {why}.", "/nodes")
-
-
-def _versions(nodes: Sequence[NodeRow]) -> Iterator[Notice]:
-    known = (node.version for node in nodes if node.version and node.state != "gone")
-    versions = sorted(Counter(known).items())
-    if len(versions) > 1:
-        text = names([f"{version} on {number:,}" for version, number in versions], 4)
-        sentence = f"Nodes have different versions: {text}."
-        yield Notice("versions", "warn", sentence, "/nodes?sort=version")
-
-
-def _left_out(number: int) -> Iterator[Notice]:
-    if number:
-        sentence = f"{number:,} topics and channels are not shown: the limit is reached."
-        yield Notice("left-out", "warn", sentence, "/topics")

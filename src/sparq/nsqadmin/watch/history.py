@@ -1,38 +1,35 @@
 """The last hour of every topic, channel and node, and of the cluster, in memory.
 
-1. A step is taken every 10 seconds and kept for an hour. It is one float32 array of three figures
-   by number (`names`): 12 bytes per name and step, 4,320 bytes per name and hour. 1,000 topics with
-   10 channels each are 11,000 names, 48 MB.
+1. A step is taken every 10 seconds and kept for an hour. Each topic and channel has one array of
+   three float32 for each step: 12 bytes per name and step, 4,320 bytes per name and hour. 1,000
+   topics with 10 channels each are 11,000 names, 48 MB.
 2. `BYTES_MAX` is kept for any number of names: with more than 24,000 names, steps are taken every
    20 seconds, 30 seconds and so on.
 3. Growth compares steps of the same nodes: the backlog of a node that comes back is no growth. A
    series has an unknown figure where steps are missing, so that no line is drawn over the time in
    which this process stood still, and unknown figures for a node while it is gone.
 4. The figures are the waiting messages, a rate (published to a topic, finished on a channel) and
-   the lag. An unknown figure is nan. In a series, unknown figures are None.
+   the lag. An unknown figure is nan. In a series, unknown figures are None. A name without any
+   known figure is forgotten.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
-from sparq.nsqadmin.watch.names import NONE, NameNumbers
-from sparq.nsqadmin.watch.node_stats import Figures
-from sparq.nsqadmin.watch.rows import ChannelRow, NodeRow, TopicRow, Totals
-from sparq.nsqadmin.watch.tables import ColumnTable, NameOrder
+from sparq.cluster.rows import ChannelRow, Key, RowTable, TopicRow
+from sparq.nsqadmin.watch.rows import NodeRow, Totals
 
 STEP_SECONDS: Final = 10.0
 KEPT_SECONDS: Final = 3600.0
 BYTES_MAX: Final = 100 << 20
+FIGURES: Final = 3
 FIGURE_BYTES: Final = 4
-DEPTH, RATE, LAG = range(3)
+UNKNOWN: Final = (math.nan,) * FIGURES
 SPARK_POINTS: Final = 24
 GAP_STEPS: Final = 3.0
 """A gap of more than this many intervals is shown as one."""
@@ -67,13 +64,12 @@ class Series:
         return {"time": [*self.times], **self.values}
 
 
-@dataclass(frozen=True, slots=True)
-class _HistoryStep:
+class _HistoryStep(NamedTuple):
+    """A step without its topics and channels."""
+
     time: float
-    figures: NDArray[np.float32]
     nodes: Mapping[str, tuple[float | None, ...]]
     total: tuple[float | None, ...]
-    counted: frozenset[str]
 
 
 _NODE = ("depth", "in_rate", "out_rate")
@@ -81,110 +77,97 @@ _TOTAL = ("depth", "in_flight", "in_rate", "out_rate", "requeue_rate", "lag_seco
 
 
 class History:
-    """Takes steps and returns series; both may happen on different threads.
+    """Takes steps and returns series; both may happen on different threads."""
 
-    Attributes:
-        size_bytes: memory that the figures of all steps take.
-    """
-
-    def __init__(self, names: NameNumbers, bytes_max: int = BYTES_MAX) -> None:
-        self._names = names
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._steps: deque[_HistoryStep] = deque()
-        self.size_bytes = 0
+        # Replaced together: the other thread may read them meanwhile.
+        self._kept: tuple[list[_HistoryStep], dict[Key, array[float]]] = ([], {})
 
     @property
     def steps(self) -> int:
         """The number of steps."""
-        return len(self._steps)
+        return len(self._kept[0])
 
-    def step_seconds(self, size: int) -> float:
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the figures of all steps take."""
+        steps, past = self._kept
+        return FIGURES * FIGURE_BYTES * len(past) * len(steps)
+
+    def step_seconds(self, names: int) -> float:
         """Time between two steps, for this number of names."""
-        hour = 3 * FIGURE_BYTES * max(size, 1) * KEPT_SECONDS / STEP_SECONDS
+        hour = FIGURES * FIGURE_BYTES * max(names, 1) * KEPT_SECONDS / STEP_SECONDS
         return STEP_SECONDS * math.ceil(hour / self._bytes_max)
 
-    def is_due(self, time: float, size: int) -> bool:
-        """Whether a step is due; `time` in seconds since 1970."""
-        if not self._steps or time < self._steps[-1].time:
-            return True
-        return time - self._steps[-1].time >= self.step_seconds(size) - SLACK_SECONDS
-
-    def take(
+    def add(
         self,
         time: float,
-        size: int,
-        order: NameOrder,
-        tables: tuple[ColumnTable[TopicRow], ColumnTable[ChannelRow]],
-        nodes: tuple[Sequence[NodeRow], Totals],
+        topics: RowTable[TopicRow],
+        channels: RowTable[ChannelRow],
+        nodes: Sequence[NodeRow],
+        totals: Totals,
     ) -> None:
-        """Add a step with the current figures.
-
-        Args:
-            time: seconds since 1970.
-            size: the number of names.
-            order: the order of the tables' rows.
-            tables: topics and channels.
-            nodes: the nodes and their totals.
-        """
-        (topics, channels), (each, totals) = tables, nodes
-        figures = np.full((3, size), np.nan, np.float32)
-        figures[DEPTH, order.topics] = topics.columns["waiting"]
-        figures[RATE, order.topics] = topics.columns["in_rate"]
-        figures[LAG, order.topics] = topics.columns["lag_seconds"]
-        figures[DEPTH, order.channels] = channels.columns["depth"]
-        figures[RATE, order.channels] = channels.columns["out_rate"]
-        figures[LAG, order.channels] = channels.columns["lag_seconds"]
-        of_nodes = {
+        """Add a step with the current figures, if one is due; `time` in seconds since 1970."""
+        steps, past = self._kept
+        every = self.step_seconds(len(topics) + len(channels)) - SLACK_SECONDS
+        if steps and 0 <= time - steps[-1].time < every:
+            return
+        now: dict[Key, tuple[float | None, ...]] = {
+            (row.topic, ""): (row.waiting, row.in_rate, row.lag_seconds) for row in topics
+        }
+        for row in channels:
+            now[row.topic, row.channel] = row.depth, row.out_rate, row.lag_seconds
+        for key in now.keys() - past.keys():
+            past[key] = array("f", UNKNOWN * len(steps))
+        for key, figures in past.items():
+            told = now.get(key, UNKNOWN)
+            figures.extend(math.nan if figure is None else figure for figure in told)
+        there = {
             node.address: (node.waiting, node.in_rate, node.out_rate)
-            for node in each
+            for node in nodes
             if node.state != "gone"
         }
         total = (totals.waiting, *(getattr(totals, name) for name in _TOTAL[1:]))
-        self._steps.append(_HistoryStep(time, figures, of_nodes, total, frozenset(of_nodes)))
-        self.size_bytes += figures.nbytes
-        self._drop(time)
-
-    def _drop(self, time: float) -> None:
-        steps = self._steps
+        steps.append(_HistoryStep(time, there, total))
         # After the clock was set back, steps have times in the future: drop them, too.
-        while (
-            steps[0].time < time - KEPT_SECONDS
-            or steps[0].time > time
-            or self.size_bytes > self._bytes_max
-        ):
-            if len(steps) == 1:
-                break
-            self.size_bytes -= steps.popleft().figures.nbytes
+        most = self._bytes_max // (FIGURES * FIGURE_BYTES * max(1, len(past)))
+        old = sum(not time - KEPT_SECONDS <= step.time <= time for step in steps)
+        old = min(len(steps) - 1, max(old, len(steps) - most))
+        if old:
+            kept = {key: figures[FIGURES * old :] for key, figures in past.items()}
+            known = {
+                key: figures
+                for key, figures in kept.items()
+                if key in now or not all(map(math.isnan, figures))
+            }
+            self._kept = steps[old:], known
 
-    def growth(self, time: float, depth: Figures, counted: frozenset[str]) -> Figures:
-        """Recent growth of each depth, in messages per second; nan if not known yet.
+    def base(self, time: float, counted: frozenset[str]) -> tuple[int, float] | None:
+        """The step with which growth compares, and the seconds since then; None: too few steps.
 
         Args:
             time: the current time, seconds since 1970.
-            depth: the current depths, by number.
-            counted: the addresses of the nodes that they are the sums of.
+            counted: the addresses of the nodes whose messages are summed. Only steps since this set
+                last changed are compared.
         """
-        growth = np.full(len(depth), np.nan)
-        step = self._before(time - GROWTH_SECONDS, counted)
-        if step is not None and time - step.time >= GROWTH_SECONDS_MIN:
-            size = min(len(depth), step.figures.shape[1])
-            grown = depth[:size] - step.figures[DEPTH, :size]
-            growth[:size] = grown / (time - step.time)
-        return growth
+        found, steps = None, self._kept[0]
+        for place in range(len(steps) - 1, -1, -1):
+            step = steps[place]
+            if step.nodes.keys() != counted:
+                break
+            found = place, time - step.time
+            if step.time <= time - GROWTH_SECONDS:
+                break
+        return found if found and found[1] >= GROWTH_SECONDS_MIN else None
 
-    def _before(self, time: float, counted: frozenset[str]) -> _HistoryStep | None:
-        """The last step at or before this time; if there is none, the first step.
-
-        Only steps since the set of nodes last changed are considered.
-        """
-        first = None
-        for step in reversed(self._steps):
-            if step.counted != counted:
-                return first
-            if step.time <= time:
-                return step
-            first = step
-        return first
+    def growth(self, key: Key, depth: int, base: tuple[int, float] | None) -> float | None:
+        """Growth of a depth since a step, in messages per second; None: unknown."""
+        past = self._kept[1].get(key)
+        if base is None or past is None:
+            return None
+        before = past[FIGURES * base[0]]
+        return None if math.isnan(before) else (depth - before) / base[1]
 
     def series(self, of: Subject) -> Series:
         """The last hour of a subject; empty if a topic or channel is unknown.
@@ -194,76 +177,64 @@ class History:
         - `("channel", T, C)`: `depth`, `in_rate` (its topic's), `out_rate`, `lag_seconds`
         - `("node", N)`: `depth`, `in_rate`, `out_rate`
         """
-        # A copy, because the other thread may add a step meanwhile, and a deque must not change
-        # while it is iterated.
-        steps = tuple(self._steps)
+        steps, past = self._kept
         if of == "cluster":
             return _series(steps, _TOTAL, [step.total for step in steps])
         if of[0] == "node":
             unknown = (None,) * len(_NODE)
             return _series(steps, _NODE, [step.nodes.get(of[1], unknown) for step in steps])
-        number = self._names.number(*of[1:])
-        if number == NONE:
+        topic, channel = of[1], of[2] if len(of) > 2 else ""
+        if (topic, channel) not in past:
             return Series([], {})
-        figures = [_figures(step, number) for step in steps]
-        if of[0] == "topic":
-            return _series(steps, ("depth", "in_rate", "lag_seconds"), figures)
-        topic = self._names.number(of[1])
-        rates = [_figures(step, topic)[RATE] for step in steps]
-        rows = [(*own, rate) for own, rate in zip(figures, rates, strict=True)]
+        rows = _figures(past, (topic, channel), len(steps))
+        if not channel:
+            return _series(steps, ("depth", "in_rate", "lag_seconds"), rows)
+        of_topic = _figures(past, (topic, ""), len(steps))
+        rows = [(*row, whole[1]) for row, whole in zip(rows, of_topic, strict=True)]
         return _series(steps, ("depth", "out_rate", "lag_seconds", "in_rate"), rows)
 
-    def spark(self, of: tuple[str, ...], points: int = SPARK_POINTS) -> Series:
-        """A topic's or channel's `depth` at some steps of the last hour, including the last one."""
-        number = self._names.number(*of[1:])
-        steps = tuple(self._steps)
-        every, last = max(1, -(-len(steps) // points)), len(steps) - 1
-        found = Series([], {"depth": []})
-        for place, step in enumerate(steps):
-            _leave_gap(found, steps, place)
-            if (last - place) % every == 0:
-                found.times.append(step.time)
-                found.values["depth"].append(_known(_figures(step, number)[DEPTH]))
-        return found
+    def spark(self, of: tuple[str, str, str], points: int = SPARK_POINTS) -> Series:
+        """A channel's `depth` at some steps of the last hour, including the last one."""
+        steps, past = self._kept
+        return _series(steps, ("depth",), _figures(past, of[1:], len(steps)), points)
 
 
-def _figures(step: _HistoryStep, number: int) -> tuple[float, ...]:
-    if not 0 <= number < step.figures.shape[1]:
-        return (math.nan,) * len(step.figures)
-    return tuple(step.figures[:, number].tolist())
+def _figures(past: Mapping[Key, array[float]], key: Key, steps: int) -> list[tuple[float, ...]]:
+    """The figures of a topic or channel at each step."""
+    figures = past.get(key) or array("f", UNKNOWN * steps)
+    return [tuple(figures[at : at + FIGURES]) for at in range(0, FIGURES * steps, FIGURES)]
 
 
 def _series(
-    steps: Sequence[_HistoryStep], names: Sequence[str], rows: Sequence[Sequence[float | None]]
+    steps: Sequence[_HistoryStep],
+    names: Sequence[str],
+    rows: Sequence[Sequence[float | None]],
+    points: int = 0,
 ) -> Series:
+    """The rows, or some `points` of them, with unknown figures where steps are missing."""
+    every = -(-len(steps) // points) or 1 if points else 1
     found = Series([], {name: [] for name in names})
-    for place, (step, row) in enumerate(zip(steps, rows, strict=True)):
-        _leave_gap(found, steps, place)
-        found.times.append(step.time)
-        for at, name in enumerate(names):
-            found.values[name].append(_known(row[at]))
+    # Not strict: the other thread may have added a step since.
+    for place, (step, row) in enumerate(zip(steps, rows, strict=False)):
+        if found.times and _is_after_gap(steps, place):
+            before = steps[place - 1].time
+            found.times.append((before + step.time) / 2)
+            for values in found.values.values():
+                values.append(None)
+        if (len(steps) - 1 - place) % every == 0:
+            found.times.append(step.time)
+            for name, value in zip(names, row, strict=False):
+                # Rounded to the digits of float32.
+                is_known = value is not None and math.isfinite(value)
+                found.values[name].append(float(f"{value:.7g}") if is_known else None)
     return found
 
 
-def _leave_gap(series: Series, steps: Sequence[_HistoryStep], place: int) -> None:
-    """Add unknown figures if the step comes so late that this process must have stood still."""
-    if not place or not series.times:
-        return
-    before, after = steps[place - 1].time, steps[place].time
+def _is_after_gap(steps: Sequence[_HistoryStep], place: int) -> bool:
+    """Whether a step comes so late that this process must have stood still."""
+    times = [step.time for step in steps[max(0, place - 2) : place + 2]]
+    at = min(place, 2)
     # A step is at most as late as a round.
-    if after - before > GAP_STEPS * _interval(steps, place):
-        series.times.append((before + after) / 2)
-        for values in series.values.values():
-            values.append(None)
-
-
-def _interval(steps: Sequence[_HistoryStep], place: int) -> float:
-    """Usual time between two steps around a place."""
-    before = steps[place - 1].time - steps[place - 2].time if place > 1 else STEP_SECONDS
-    after = steps[place + 1].time - steps[place].time if place + 1 < len(steps) else STEP_SECONDS
-    return max(STEP_SECONDS, min(before, after))
-
-
-def _known(value: float | None) -> float | None:
-    """Round a figure to the digits of float32; None if it is unknown."""
-    return float(f"{value:.7g}") if value is not None and math.isfinite(value) else None
+    before = times[at - 1] - times[at - 2] if at > 1 else STEP_SECONDS
+    after = times[at + 1] - times[at] if len(times) > at + 1 else STEP_SECONDS
+    return times[at] - times[at - 1] > GAP_STEPS * max(STEP_SECONDS, min(before, after))

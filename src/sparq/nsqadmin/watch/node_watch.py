@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from sparq.client.reasons import one_line
 from sparq.cluster.nodes import Node
+from sparq.cluster.rows import NodeStats, node_sums
 from sparq.cluster.upstream import UpstreamError
-from sparq.nsqadmin.watch.node_stats import EarlierCounts, NodeStats, counters
 from sparq.nsqadmin.watch.rows import NodeState
 from sparq.nsqadmin.watch.snapshot import Observed
+from sparq.protocol.names import one_line
 
 SILENT_SECONDS: Final = 1.5
 RATE_SECONDS_MIN: Final = 0.9
@@ -48,7 +47,7 @@ class NodeWatch:
         self.is_listed = True
         self._task: asyncio.Task[None] | None = None
         self._stats: NodeStats | None = None
-        self._base: EarlierCounts | None = None
+        self._base: NodeStats | None = None
         self._asked_at = 0.0
         self._answered_at: float | None = None
         self._error = ""
@@ -64,12 +63,12 @@ class NodeWatch:
     @property
     def waiting(self) -> int:
         """Number of waiting messages, from the last figures."""
-        return 0 if self._stats is None else int(self._stats.column("depth").sum())
+        return 0 if self._stats is None else int(node_sums((self._stats, None))["waiting"])
 
     def start(self, ask: Ask) -> asyncio.Task[None]:
         """Start a query; no other query may be running."""
         self._asked_at = time.monotonic()
-        self._task = asyncio.create_task(self._question(ask))
+        self._task = asyncio.create_task(self._query(ask))
         return self._task
 
     async def stop(self) -> None:
@@ -78,34 +77,34 @@ class NodeWatch:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _question(self, ask: Ask) -> None:
+    async def _query(self, ask: Ask) -> None:
         try:
-            stats = await self._ask_with_retry(ask)
+            try:
+                stats = await ask(self.node)
+            except UpstreamError as error:
+                if error.status or time.monotonic() - self._asked_at > QUICK_SECONDS:
+                    raise
+                stats = await ask(self.node)
         except UpstreamError as error:
             self._error, self.is_gone = error.reason, error.status == 0
+            return
         except ValueError as error:
             self._error, self.is_gone = one_line(str(error)), False
-        else:
-            self._answered(stats)
-
-    async def _ask_with_retry(self, ask: Ask) -> NodeStats:
-        try:
-            return await ask(self.node)
-        except UpstreamError as error:
-            if error.status or time.monotonic() - self._asked_at > QUICK_SECONDS:
-                raise
-        return await ask(self.node)
-
-    def _answered(self, stats: NodeStats) -> None:
+            return
         last = self._stats
         if last is not None and stats.at_seconds - last.at_seconds >= RATE_SECONDS_MIN:
-            self._base = counters(last)
+            self._base = last
         self._stats, self._answered_at = stats, time.time()
         self._error, self.is_gone, self.is_dismissed = "", False, False
 
     def observed(self, lookupds: Sequence[str]) -> Observed:
         """The node's current state; `lookupds` are the addresses of the nsqlookupds in use."""
-        state = self._state_now()
+        is_late = self.is_pending and time.monotonic() - self._asked_at > SILENT_SECONDS
+        state: NodeState = "up" if self.is_listed else "unregistered"
+        if self.is_gone:
+            state = "gone"
+        elif self._error or is_late or self._stats is None:
+            state = "silent"
         if state != self._state:
             self._state, self.since_at = state, time.time()
         return Observed(
@@ -118,43 +117,3 @@ class NodeWatch:
             stats=self._stats,
             base=None if state == "gone" else self._base,
         )
-
-    def _state_now(self) -> NodeState:
-        if self.is_gone:
-            return "gone"
-        is_late = self.is_pending and time.monotonic() - self._asked_at > SILENT_SECONDS
-        if self._error or is_late or self._stats is None:
-            return "silent"
-        return "up" if self.is_listed else "unregistered"
-
-
-class Slots:
-    """Limits how many queries run at a time, without letting slow ones block the others for long.
-
-    Args:
-        count: number of slots.
-        seconds: after this time a slot is freed, and its holder continues without one.
-    """
-
-    def __init__(self, count: int, seconds: float) -> None:
-        self._seconds = seconds
-        self._free = asyncio.Semaphore(count)
-
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Wait for a free slot and hold it."""
-        await self._free.acquire()
-        # The timer and the end of the block may both release the slot: only the first one counts.
-        held = [True]
-
-        def release() -> None:
-            if held:
-                held.clear()
-                self._free.release()
-
-        timer = asyncio.get_running_loop().call_later(self._seconds, release)
-        try:
-            yield
-        finally:
-            timer.cancel()
-            release()

@@ -1,4 +1,4 @@
-"""The rows of lists: a channel, a topic, a node, an nsqlookupd, a notice, a group of clients.
+"""The rows of lists: a node, an nsqlookupd, a notice, a group of clients (`cluster.rows`: others).
 
 1. Rates are per second; None means unknown: fewer than two answers of each nsqd since its start.
 2. `..._seconds` is an age or a duration, `..._at` is seconds since 1970.
@@ -10,108 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-ChannelState: TypeAlias = Literal["ok", "behind", "stuck", "no consumers", "paused"]
 NodeState: TypeAlias = Literal["up", "silent", "unregistered", "gone"]
 Level: TypeAlias = Literal["bad", "warn", "note"]
 LEVELS: tuple[Level, ...] = ("bad", "warn", "note")
-
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """The Spark query, or another range reader, that holds a channel.
-
-    Attributes:
-        address: address of its connection, as nsqd sees it.
-        query: the name that it sent; "" if it sent none.
-        commit_seconds: age of its last commit; None if it has made none, or if unknown.
-    """
-
-    address: str
-    query: str = ""
-    commit_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelRow:
-    """One channel over all nodes.
-
-    Attributes:
-        state: `cluster.figures` has the rules.
-        depth: waiting messages, without those in flight or deferred.
-        messages, requeued, timed_out: counters since each nsqd's start, summed.
-        ready: the sum of its clients' RDY; None if a node is Go's nsqd, which does not report it.
-        in_rate: incoming messages per second.
-        out_rate: messages per second that consumers finish.
-        lag_seconds: age of the oldest waiting message.
-        lag_is_exact: whether all nodes reported the age; otherwise the lag is estimated as the
-            messages that wait or are in flight, divided by the finish rate.
-        clear_seconds: time until no message waits if rates stay the same; inf: never, because at
-            least as many come in.
-        growth: growth of the depth over the last minute, in messages per second.
-        topic_paused: whether its topic is paused: no new messages come to the channel.
-        unfinished_seconds: how long messages have waited without one being finished.
-        nodes: number of nodes that have the channel.
-    """
-
-    topic: str
-    channel: str
-    state: ChannelState
-    depth: int
-    memory_depth: int
-    backend_depth: int
-    in_flight: int
-    deferred: int
-    messages: int
-    requeued: int
-    timed_out: int
-    clients: int
-    ready: int | None
-    paused: bool
-    topic_paused: bool
-    in_rate: float | None
-    out_rate: float | None
-    requeue_rate: float | None
-    timeout_rate: float | None
-    lag_seconds: float | None
-    lag_is_exact: bool
-    clear_seconds: float | None
-    growth: float | None
-    unfinished_seconds: float
-    nodes: int
-    reader: Reader | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRow:
-    """One topic over all nodes.
-
-    Attributes:
-        depth: messages of the topic itself, which no channel has yet.
-        waiting: depth of the topic and of all its channels.
-        messages, message_bytes: counters since each nsqd's start, summed.
-        in_rate, byte_rate: messages and bytes published per second.
-        out_rate: messages finished per second, over all channels.
-        lag_seconds: the lag of its slowest channel.
-        nodes: number of nodes that have the topic.
-    """
-
-    topic: str
-    depth: int
-    memory_depth: int
-    backend_depth: int
-    waiting: int
-    in_flight: int
-    deferred: int
-    messages: int
-    message_bytes: int
-    clients: int
-    channels: int
-    nodes: int
-    paused: bool
-    in_rate: float | None
-    byte_rate: float | None
-    out_rate: float | None
-    lag_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +66,11 @@ class NodeRow:
     messages: int
     in_rate: float | None
     out_rate: float | None
+
+    @property
+    def text(self) -> str:
+        """What filters search."""
+        return f"{self.address} {self.hostname} {self.version}"
 
     @property
     def is_well(self) -> bool:
@@ -235,7 +141,7 @@ class Notice:
     link: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClientGroup:
     """Consumer connections of one kind, grouped by host and user agent.
 
@@ -252,16 +158,21 @@ class ClientGroup:
     channel: str
     hostname: str
     user_agent: str
-    connections: int
-    nodes: int
-    client_ids: tuple[str, ...]
-    in_flight: int
-    ready: int
-    finished: int
-    requeued: int
-    messages: int
-    connected_at: int
-    attributes: tuple[str, ...]
+    connections: int = 0
+    nodes: int = 0
+    client_ids: tuple[str, ...] = ()
+    in_flight: int = 0
+    ready: int = 0
+    finished: int = 0
+    requeued: int = 0
+    messages: int = 0
+    connected_at: int = 0
+    attributes: tuple[str, ...] = ()
     zone: str = ""
     region: str = ""
     addresses: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What filters search."""
+        return f"{self.hostname} {self.user_agent} {self.topic}/{self.channel}"

@@ -8,9 +8,9 @@
 2. A round ends after `ROUND_SECONDS`, or when no node has answered for `QUIET_SECONDS`. A node that
    has not answered by then keeps its last figures, and its answer counts in a later round. A node
    that was killed refuses connections at once, so the next round reports it.
-3. Answers are parsed one after the other on a separate thread and then dropped; only columns are
-   kept (`current`). `ANSWERS_AT_ONCE` answers are fetched at a time, so that those of 20 large
-   nodes are not in memory together. A slow node delays the others by `SLOT_SECONDS` at most.
+3. Answers are parsed one after the other on a separate thread. `ANSWERS_AT_ONCE` answers are
+   fetched at a time, so that those of 20 large nodes are not in memory together; a query that has
+   waited `SLOT_SECONDS` for its turn no longer waits.
 4. If there is much to parse, rounds are less frequent: parsing takes at most a third of a core.
 """
 
@@ -24,11 +24,12 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self, TypeVar
 
+from sparq.cluster.figures import read
 from sparq.cluster.fleet import FIGURES, Fleet, Gathered
 from sparq.cluster.nodes import Node, given_node
-from sparq.nsqadmin.watch.detail import Detail, Details
-from sparq.nsqadmin.watch.node_stats import NodeStats, read_stats
-from sparq.nsqadmin.watch.node_watch import NodeWatch, Slots
+from sparq.cluster.rows import NodeStats
+from sparq.nsqadmin.watch.detail import Detail, Details, SharedAnswer
+from sparq.nsqadmin.watch.node_watch import NodeWatch
 from sparq.nsqadmin.watch.rows import ClientGroup, Lookupd
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot, SnapshotBuilder
 
@@ -97,7 +98,7 @@ class ClusterWatch:
         self._idle = idle_seconds
         self._builder = SnapshotBuilder()
         self.history = self._builder.history
-        self._slots = Slots(ANSWERS_AT_ONCE, SLOT_SECONDS)
+        self._slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
         self._nodes: dict[str, NodeWatch] = {}
         self._listed: asyncio.Task[Gathered[list[Node]]] | None = None
         self._listed_at = -CONFIGURED_SECONDS
@@ -107,7 +108,7 @@ class ClusterWatch:
         self._wake = asyncio.Event()
         self._details = Details(fleet)
         self._is_round = False
-        self._topics: tuple[float, asyncio.Task[Gathered[list[str]]]] | None = None
+        self._topics = SharedAnswer[Gathered[list[str]]]()
         self._busy_seconds = 0.0
         self._largest_bytes = 0
 
@@ -126,9 +127,7 @@ class ClusterWatch:
         if self._listed is not None:
             self._listed.cancel()
             await asyncio.gather(self._listed, return_exceptions=True)
-        if self._topics is not None:
-            self._topics[1].cancel()
-            await asyncio.gather(self._topics[1], return_exceptions=True)
+        await self._topics.close()
         await asyncio.gather(*(node.stop() for node in self._nodes.values()))
         await self._details.close()
         self._reader.shutdown()
@@ -177,12 +176,7 @@ class ClusterWatch:
 
     async def unplaced(self) -> list[str]:
         """List the topics that nsqlookupds know and no nsqd has, at most `NAMES_SECONDS` old."""
-        now = time.monotonic()
-        if self._topics is None or (
-            now - self._topics[0] >= NAMES_SECONDS and self._topics[1].done()
-        ):
-            self._topics = now, asyncio.create_task(self._fleet.topics())
-        names = await asyncio.shield(self._topics[1])
+        names = await self._topics.get(self._fleet.topics, NAMES_SECONDS)
         have = self.snapshot.topics if self.snapshot is not None else None
         return [name for name in names.value if have is None or have.find(name) is None]
 
@@ -252,11 +246,18 @@ class ClusterWatch:
         await self._publish()
 
     async def _ask(self, node: Node) -> NodeStats:
-        async with self._slots.slot():
+        has_slot = False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SLOT_SECONDS):
+                has_slot = await self._slots.acquire()
+        try:
             asked_at = time.monotonic()
             answer = await self._fleet.upstream.read(node.at, "/stats", **FIGURES)
             self._largest_bytes = max(self._largest_bytes, len(answer))
-            return await self._in_thread(lambda: read_stats(answer, self._builder.names, asked_at))
+            return await self._in_thread(lambda: NodeStats(read(answer), asked_at))
+        finally:
+            if has_slot:
+                self._slots.release()
 
     async def _in_thread(self, do: Callable[[], T]) -> T:
         """Run a function on the reader thread, and count its time."""
@@ -274,10 +275,13 @@ class ClusterWatch:
         shown = (node for node in self._nodes.values() if not node.is_dismissed)
         observed = [node.observed(lookupds) for node in shown]
         observed.sort(key=lambda seen: (seen.node.hostname, seen.node.address))
-        listed = tuple(self._lookupd(address) for address in lookupds)
+        errors, nodes = self._gathered.errors, self._gathered.value
+        listed = tuple(
+            Lookupd(at, errors.get(at, ""), frozenset(n.address for n in nodes if n.is_on(at)))
+            for at in lookupds
+        )
         # A node registered at a forbidden address is reported under its own address.
-        errors = self._gathered.errors.items() if lookupds else ()
-        refused = {at: why for at, why in errors if at not in lookupds}
+        refused = {at: why for at, why in errors.items() if lookupds and at not in lookupds}
         snapshot = await self._in_thread(
             lambda: self._builder.build(
                 observed, listed, refused, time=time.time(), now=time.monotonic()
@@ -288,14 +292,15 @@ class ClusterWatch:
             self.rounds += 1
             self._is_new.notify_all()
 
-    def _lookupd(self, address: str) -> Lookupd:
-        nodes = frozenset(node.address for node in self._gathered.value if node.is_on(address))
-        return Lookupd(address, self._gathered.errors.get(address, ""), nodes)
-
     # Nodes
     async def _learn(self) -> None:
         """Ask for the nodes; an answer that is not there soon is used in a later round."""
-        if self._listed is None and self._is_due():
+        is_due = (
+            bool(self._fleet.lookupds)
+            or not self._nodes
+            or time.monotonic() - self._listed_at >= CONFIGURED_SECONDS
+        )
+        if self._listed is None and is_due:
             self._listed_at = time.monotonic()
             self._listed = asyncio.create_task(self._fleet.nodes())
             if not self._nodes:
@@ -313,11 +318,6 @@ class ClusterWatch:
         """Start a round as soon as the first nodes are known, if none is running."""
         if not self._is_round:
             self._wake.set()
-
-    def _is_due(self) -> bool:
-        if self._fleet.lookupds:
-            return True
-        return not self._nodes or time.monotonic() - self._listed_at >= CONFIGURED_SECONDS
 
     def _take(self, gathered: Gathered[list[Node]]) -> None:
         self._gathered = gathered

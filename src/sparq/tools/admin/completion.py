@@ -18,18 +18,17 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from sparq.cluster.fleet import Fleet
-from sparq.cluster.upstream import Upstream
 from sparq.program.flag_types import BOOL
-from sparq.program.flags import HELP, Flag, flags_of
+from sparq.program.flags import HELP, flags_of
 from sparq.program.mistakes import Mistake
 from sparq.program.stdout import write_stdout
 from sparq.program.verbs import separated
+from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_valid_name
 from sparq.tools.admin.job import Job
 from sparq.tools.admin.verbs import PROGRAM, VERBS, AdminOptions
-from sparq.tools.cluster import tls_of, token_of
-from sparq.tools.command_line import UsageError, with_environment
+from sparq.tools.cluster import fleet_of
+from sparq.tools.commands import UsageError, with_environment
 
 SECONDS_MAX: Final = 1.0
 PLACES: Final = ("earliest", "latest", "-1h", "last:100")
@@ -180,18 +179,27 @@ async def _of_admin(words: Sequence[str]) -> list[str]:
     """Return the possible values of the last word after `sparq admin`; see `candidates`."""
     *before, last = words or [""]
     if not before:
-        return _beginning([*VERBS], last)
-    if before[0] not in VERBS:
+        return _beginning(VERBS, last)
+    verb = before[0]
+    if verb not in VERBS:
         return []
-    verb, known = before[0], [*flags_of(VERBS[before[0]].options), HELP]
+    known = [*flags_of(VERBS[verb].options), HELP]
     if last.startswith("-") and not last[1:2].isdigit():
-        return _flag(known, last)
+        # A flag, with `=` if it takes a value; or the value of a flag with few values.
+        name, equals, value = last.lstrip("-").partition("=")
+        if equals:
+            return [f"--{name}={one}" for one in _beginning(VALUES.get(name, ()), value)]
+        flags = [f"--{flag.name}" + ("" if flag.kind is BOOL else "=") for flag in known]
+        return _beginning(flags, f"--{name}")
     given, flag_words = separated(f"{PROGRAM} {verb}", before[1:], known)
     if verb == "policies":
         if not given:
             return _beginning(ACTIONS, last)
-        verb, given = ("list", given[1:]) if given[0] == ACTIONS[0] else (verb, given)
-    kind = _kind(verb, len(given))
+        # After `show`, the words are those of `list`; after other actions there are no names.
+        verb, given = ("list", given[1:]) if given[0] == ACTIONS[0] else (verb, [""])
+    kinds = VERBS[verb].words.replace("[", "").replace("]", "").lower().split()
+    kinds = {"move": ["what", "topic"], "completion": ["shell"], "policies": []}.get(verb, kinds)
+    kind = kinds[len(given)] if len(given) < len(kinds) else ""
     if kind in ("topic", "channel", "node"):
         async with asyncio.timeout(SECONDS_MAX):
             names = await _names(flag_words, kind, given[0] if given else "")
@@ -200,67 +208,40 @@ async def _of_admin(words: Sequence[str]) -> list[str]:
     return _beginning(few.get(kind, ()), last)
 
 
-def _kind(verb: str, at: int) -> str:
-    """Return the kind of the word here, such as topic, channel or node; "" if it has no names."""
-    if verb == "move":
-        return "topic" if at == 1 else "what"
-    words = VERBS[verb].words.replace("[", "").replace("]", "").split()
-    if verb in ("completion", "policies"):
-        return "shell" if verb == "completion" and at == 0 else ""
-    return words[at].lower() if at < len(words) else ""
-
-
-def _flag(known: Iterable[Flag], last: str) -> list[str]:
-    """Complete a flag, with `=` if it takes a value; or the value of a flag with few values."""
-    name, equals, value = last.lstrip("-").partition("=")
-    if equals:
-        return [f"--{name}={one}" for one in _beginning(VALUES.get(name, ()), value)]
-    flags = [f"--{flag.name}" + ("" if flag.kind is BOOL else "=") for flag in known]
-    return _beginning(flags, f"--{name}")
-
-
 def _beginning(names: Iterable[str], text: str) -> list[str]:
     return [name for name in names if name.startswith(text)]
 
 
 async def _names(flag_words: Sequence[str], kind: str, topic: str) -> list[str]:
     """Return the topics, a topic's channels, or the nsqds."""
-    options = with_environment(_addresses(flag_words))
-    async with Upstream(
-        connect_seconds=SECONDS_MAX,
-        request_seconds=SECONDS_MAX,
-        token=token_of(options.token),
-        tls=tls_of(options),
-    ) as upstream:
-        fleet = Fleet(
-            upstream,
-            nsqds=options.nsqd_http_addresses if not options.lookupd_http_addresses else (),
-            lookupds=options.lookupd_http_addresses,
+    # Only the flags that name the cluster count.
+    given: dict[str, tuple[str, ...]] = {}
+    for word in flag_words:
+        name, _, value = word.removeprefix("--").partition("=")
+        given[name] = (*given.get(name, ()), value)
+    lookupds = given.get("lookupd-http-address", ())
+    options = with_environment(
+        AdminOptions(
+            nsqd_http_addresses=() if lookupds else given.get("nsqd-http-address", ()),
+            lookupd_http_addresses=lookupds,
+            token="".join(given.get("token", ())[-1:]),
+            http_client_tls_root_ca_file="".join(
+                given.get("http-client-tls-root-ca-file", ())[-1:]
+            ),
+            http_client_connect_timeout_ns=SECOND,
+            http_client_request_timeout_ns=SECOND,
         )
+    )
+    async with fleet_of(options) as fleet:
         if kind == "node":
             nodes = (await fleet.nodes()).value
             return [node.address for node in nodes if _ADDRESS.fullmatch(node.address)]
-        names = await _channels(fleet, topic) if kind == "channel" else (await fleet.topics()).value
+        if kind == "topic":
+            names = (await fleet.topics()).value
+        elif fleet.lookupds:
+            names = (await fleet.channels(topic)).value
+        else:
+            stats = (await fleet.stats(topic)).value.values()
+            found = [each.topic(topic) for each in stats]
+            names = sorted({one.channel_name for each in found if each for one in each.channels})
     return [name for name in names if is_valid_name(name)]
-
-
-async def _channels(fleet: Fleet, topic: str) -> list[str]:
-    if fleet.lookupds:
-        return (await fleet.channels(topic)).value
-    stats = (await fleet.stats(topic)).value.values()
-    found = (one for each in stats for one in each.topics if one.topic_name == topic)
-    return sorted({channel.channel_name for one in found for channel in one.channels})
-
-
-def _addresses(flag_words: Iterable[str]) -> AdminOptions:
-    """Extract the flags that name the cluster from a verb's flags, and ignore the others."""
-    pairs = [word.removeprefix("--").partition("=")[::2] for word in flag_words]
-    given: dict[str, tuple[str, ...]] = {}
-    for name, value in pairs:
-        given[name] = (*given.get(name, ()), value)
-    return AdminOptions(
-        nsqd_http_addresses=given.get("nsqd-http-address", ()),
-        lookupd_http_addresses=given.get("lookupd-http-address", ()),
-        token="".join(given.get("token", ())[-1:]),
-        http_client_tls_root_ca_file="".join(given.get("http-client-tls-root-ca-file", ())[-1:]),
-    )

@@ -9,28 +9,72 @@ nsqd: `--undo` ends it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
 from sparq.cluster import draining
-from sparq.cluster.draining import DrainProgress, NodeRemainder
+from sparq.cluster.draining import DrainProgress
 from sparq.cluster.fleet import UnknownNode
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
-from sparq.protocol.names import quote
+from sparq.protocol.durations import SECOND
 from sparq.tools.admin.changes import failures
 from sparq.tools.admin.job import Job, in_words, lines_of
-from sparq.tools.command_line import ToolError, UsageError
+from sparq.tools.commands import ToolError, UsageError
 from sparq.tools.terminal import progress_shown
 
-HEADINGS: Final = ("topic", "channel", "left", "held up by")
 POLL_SECONDS: Final = 0.5
 """Shorter than the time for which an nsqd reports itself empty before it exits."""
 
 HELD_UP_SHOWN: Final = 5
-SECOND: Final = 1_000_000_000
+SENTENCES: Final = {
+    "undone": "{node} accepts publishes again",
+    "ended": "{node} had nothing left, and its process has exited; messages refused: {refused:,}",
+    "empty": "{node} is draining and has nothing left; messages refused: {refused:,}",
+    "waiting": "{node} is still draining, {messages:,} messages left; run this again to wait",
+    "unknown": "{node} does not answer: see its log; last seen: {messages:,} messages left",
+}
+
+
+async def drain(job: Job) -> int:
+    """Drain the node; return the exit status, which is 1 also after the timeout.
+
+    Raises:
+        UsageError: flags do not go together.
+        ToolError: nothing was done.
+    """
+    options = job.options
+    if options.undo and (options.exit or options.timeout_ns):
+        raise UsageError("--undo ends a drain: remove --exit and --timeout")
+    address = job.words[0]
+    try:
+        node = await job.fleet.node(address)
+        doing = draining.end if options.undo else partial(draining.begin, leave=options.exit)
+        report = await doing(job.fleet, address)
+    except UnknownNode:
+        raise await job.no_such_node(address, "of this cluster: nothing was done") from None
+    if failed := failures(report):
+        raise ToolError("; ".join(lines_of(failed)))
+    if options.undo:
+        try:
+            ended = draining.read(report.done[0].answer)
+        except ValueError as error:
+            raise ToolError(f"{address}: {error}") from None
+        return await _say(job, "undone", ended, 0)
+    watch = DrainWatch(job, node)
+    seconds = options.timeout_ns / SECOND or None
+    try:
+        async with progress_shown(watch.shown), asyncio.timeout(seconds):
+            is_done = await watch.wait()
+    except TimeoutError:
+        return await _say(job, "waiting", watch.last, 1)
+    except UpstreamError as error:
+        job.errors[node.address] = in_words(error.reason)
+        return await _say(job, "unknown", watch.last, 1)
+    if not is_done:
+        return await _say(job, "undone", watch.last, 1)
+    return await _say(job, "ended" if options.exit else "empty", watch.last, 0)
 
 
 class DrainWatch:
@@ -68,88 +112,25 @@ class DrainWatch:
                 return False
             if self.last.empty and not self.last.exit:
                 return True
-            self._say_held_up(self.last.held_up)
+            held_up = self.last.held_up
+            names = [(one.name, one.held_up) for one in held_up]
+            if names != self._told:
+                self._told = names
+                for one in held_up[:HELD_UP_SHOWN]:
+                    text = f"held up: {one.name}: {one.held_up}, {one.messages:,} messages"
+                    self.job.warn(text)
+                if len(held_up) > HELD_UP_SHOWN:
+                    self.job.warn(f"and {len(held_up) - HELD_UP_SHOWN:,} more")
             await asyncio.sleep(POLL_SECONDS)
 
-    def _say_held_up(self, held_up: Sequence[NodeRemainder]) -> None:
-        names = [(one.name, one.held_up) for one in held_up]
-        if names == self._told:
-            return
-        self._told = names
-        for one in held_up[:HELD_UP_SHOWN]:
-            self.job.warn(f"held up: {one.name}: {one.held_up}, {one.messages:,} messages")
-        if len(held_up) > HELD_UP_SHOWN:
-            self.job.warn(f"and {len(held_up) - HELD_UP_SHOWN:,} more")
 
-
-async def drain(job: Job) -> int:
-    """Drain the node; return the exit status, which is 1 also after the timeout.
-
-    Raises:
-        UsageError: flags do not go together.
-        ToolError: nothing was done.
-    """
-    options = job.options
-    if options.undo and (options.exit or options.timeout_ns):
-        raise UsageError("--undo ends a drain: remove --exit and --timeout")
-    address = job.words[0]
-    try:
-        node = await job.fleet.node(address)
-        doing = draining.end if options.undo else partial(draining.begin, leave=options.exit)
-        report = await doing(job.fleet, address)
-    except UnknownNode:
-        raise ToolError(await _no_such_node(job, address)) from None
-    if failed := failures(report):
-        raise ToolError("; ".join(lines_of(failed)))
-    if options.undo:
-        try:
-            ended = draining.read(report.done[0].answer)
-        except ValueError as error:
-            raise ToolError(f"{address}: {error}") from None
-        return await _say(job, "undone", ended)
-    return await _waited(job, DrainWatch(job, node))
-
-
-async def _no_such_node(job: Job, address: str) -> str:
-    nodes = await job.fleet.nodes()
-    known = ", ".join(node.address for node in nodes.value[:10]) or "none"
-    return f"{quote(address)} is not an nsqd of this cluster: nothing was done; known: {known}"
-
-
-async def _waited(job: Job, watch: DrainWatch) -> int:
-    seconds = job.options.timeout_ns / SECOND or None
-    try:
-        async with progress_shown(watch.shown), asyncio.timeout(seconds):
-            is_done = await watch.wait()
-    except TimeoutError:
-        await _say(job, "waiting", watch.last)
-        return 1
-    except UpstreamError as error:
-        job.errors[watch.node.address] = in_words(error.reason)
-        await _say(job, "unknown", watch.last)
-        return 1
-    if not is_done:
-        await _say(job, "undone", watch.last)
-        return 1
-    return await _say(job, "ended" if job.options.exit else "empty", watch.last)
-
-
-SENTENCES: Final = {
-    "undone": "{node} accepts publishes again",
-    "ended": "{node} had nothing left, and its process has exited; messages refused: {refused:,}",
-    "empty": "{node} is draining and has nothing left; messages refused: {refused:,}",
-    "waiting": "{node} is still draining, {messages:,} messages left; run this again to wait",
-    "unknown": "{node} does not answer: see its log; last seen: {messages:,} messages left",
-}
-
-
-async def _say(job: Job, result: str, last: DrainProgress) -> int:
-    """Report the outcome; return the exit status 0."""
+async def _say(job: Job, result: str, last: DrainProgress, status: int) -> int:
+    """Report the outcome; return the exit status."""
     node = job.words[0]
     if job.options.json:
         record: dict[str, Any] = {"verb": "drain", "node": node, "result": result}
         await job.say_json({**record, **asdict(last), "errors": job.errors})
-        return 0
+        return status
     for line in lines_of(job.errors):
         job.warn(line)
     figures = {"refused": last.refused, "messages": last.messages}
@@ -164,5 +145,5 @@ async def _say(job: Job, result: str, last: DrainProgress) -> int:
             }
             for one in last.left
         ]
-        await job.show(HEADINGS, rows, 2)
-    return 0
+        await job.show(("topic", "channel", "left", "held up by"), rows, 2)
+    return status

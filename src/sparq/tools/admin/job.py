@@ -1,33 +1,62 @@
-"""The context of a verb: its words and flags, the cluster, and standard output.
+"""Run a verb of `sparq admin`: its words and flags, the cluster, standard output, what to do next.
 
 Results go to standard output, as a table or as JSON; errors go to stderr in both forms. Everything
 that came from a daemon passes through `table` or JSON before it reaches a terminal.
 
 For each daemon that did not do its part, a sentence and a command say what to do next. Reasons are
 those of `sparq.cluster`: the operating system's text about a connection, or the daemon's answer
-with its code.
+with its code. A daemon that only reports that it has no such topic or channel has nothing to do.
+
+A signal stops the verb with status 1; daemons that already got the request may have executed it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
 from typing import Any, Final
 
-from sparq.client.reasons import one_line
 from sparq.cluster.actions import IS_BACK
-from sparq.cluster.fleet import Fleet
+from sparq.cluster.figures import ChannelFigures, TopicFigures
+from sparq.cluster.fleet import Fleet, Gathered
+from sparq.cluster.nodes import Node
 from sparq.program.flags import flags_of
+from sparq.program.mistakes import suggestion
 from sparq.program.verbs import ParsedCommand
-from sparq.protocol.names import is_valid_name, quote
+from sparq.protocol.address import lookupd_url
+from sparq.protocol.names import is_valid_name, one_line, quote
 from sparq.tools.admin.verbs import PROGRAM
-from sparq.tools.command_line import ToolError, UsageError
-from sparq.tools.pipes import Input, PipeOutput
-from sparq.tools.table import table
+from sparq.tools.cluster import fleet_of
+from sparq.tools.commands import IN_ENVIRONMENT, ToolError, UsageError
+from sparq.tools.common import check_addresses, run, unless_stopped
+from sparq.tools.terminal import Input, PipeOutput
+from sparq.tools.view import table
+
+FUNCTIONS: Final = {
+    "list": "listing.list_them",
+    "seek": "changes.seek",
+    "move": "moving.move",
+    "drain": "draining.drain",
+    "peek": "messages.peek",
+    "find": "messages.find",
+    "export": "messages.export",
+    "audit": "listing.audit",
+    "dismiss": "listing.dismiss",
+    "policies": "policies.policies",
+    "redrive": "redriving.redrive",
+    "completion": "completion.completion",
+    **dict.fromkeys(("requeue", "finish", "cancel", "copy"), "messages.act"),
+}
+"""The function of each verb; that of the others is `changes.change`."""
+
+WITHOUT_CLUSTER: Final = ("audit", "dismiss", "completion")
 
 TYPED_BYTES_MAX: Final = 1024
 ADDRESSES: Final = ("lookupd-http-address", "nsqd-http-address", "expect-nodes", "output")
@@ -53,36 +82,41 @@ def has_nothing(reason: str) -> bool:
     return any(code in reason for code in NOT_THERE)
 
 
+def known(errors: Mapping[str, str]) -> dict[str, str]:
+    """Return the errors in words, without those of daemons that only do not have it."""
+    return {address: in_words(why) for address, why in errors.items() if not has_nothing(why)}
+
+
 def in_words(reason: str) -> str:
     """Return a reason on one line: a daemon's error as its message and status, not as its JSON."""
-    return "; ".join(_RESPONSE.sub(_response_in_words, reason).splitlines())
 
+    def response(found: re.Match[str]) -> str:
+        status, phrase, shown = found.groups()
+        text = json.loads(shown)
+        try:
+            answer = json.loads(text)
+        except (ValueError, RecursionError):
+            answer = text
+        message = answer.get("message") if isinstance(answer, dict) else answer
+        message = one_line(message).strip() if isinstance(message, str) else ""
+        if status == "404" and message == "NOT_FOUND":
+            return NO_ROUTE
+        return f"{message or phrase} ({status})"
 
-def _response_in_words(found: re.Match[str]) -> str:
-    status, phrase, shown = found.groups()
-    text = json.loads(shown)
-    try:
-        answer = json.loads(text)
-    except (ValueError, RecursionError):
-        answer = text
-    message = answer.get("message") if isinstance(answer, dict) else answer
-    message = one_line(message).strip() if isinstance(message, str) else ""
-    if status == "404" and message == "NOT_FOUND":
-        return NO_ROUTE
-    return f"{message or phrase} ({status})"
-
-
-def together(errors: Mapping[str, str]) -> list[tuple[list[str], str]]:
-    """Return each reason once, with the addresses of all daemons that have it."""
-    found: dict[str, list[str]] = {}
-    for address, reason in errors.items():
-        found.setdefault(in_words(reason), []).append(address)
-    return [(addresses, reason) for reason, addresses in found.items()]
+    return "; ".join(_RESPONSE.sub(response, reason).splitlines())
 
 
 def lines_of(errors: Mapping[str, str]) -> list[str]:
     """Return a line for each mistake: the daemons that have it, and what it is."""
-    return [f"{', '.join(addresses)}: {reason}" for addresses, reason in together(errors)]
+    found: dict[str, list[str]] = {}
+    for address, reason in errors.items():
+        found.setdefault(in_words(reason), []).append(address)
+    return [f"{', '.join(addresses)}: {reason}" for reason, addresses in found.items()]
+
+
+def result_of(is_done: bool, is_failed: bool) -> str:
+    """Return the word for an outcome: something was done; something failed."""
+    return "failed" if not is_done else "partly" if is_failed else "done"
 
 
 def _is_unreachable(reason: str) -> bool:
@@ -95,31 +129,20 @@ class Job:
     """One run of `sparq admin`.
 
     Attributes:
-        request: the verb, its words and its flags.
+        verb: the verb of the command line, such as `pause`.
+        words: the words after the verb.
+        options: the verb's flags.
         fleet: the cluster.
         output: where results go; errors go to stderr.
         errors: the reason for each daemon that did not answer, by address.
     """
 
-    request: ParsedCommand
+    verb: str
+    words: tuple[str, ...]
+    options: Any
     fleet: Fleet
     output: PipeOutput
     errors: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def verb(self) -> str:
-        """The verb of the command line, such as `pause`."""
-        return self.request.verb
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The words after the verb."""
-        return self.request.words
-
-    @property
-    def options(self) -> Any:
-        """The verb's flags."""
-        return self.request.options
 
     @property
     def topic(self) -> str:
@@ -135,6 +158,27 @@ class Job:
     def what(self) -> str:
         """`topic clicks`, or `channel archive of topic clicks`."""
         return f"{f'channel {self.channel} of ' if self.channel else ''}topic {self.topic}"
+
+    def check_names(self) -> None:
+        """Check that topic and channel are names that NSQ allows.
+
+        Raises:
+            UsageError: one is not.
+        """
+        names = {"topic": self.topic}
+        if self.channel and self.verb != "tombstone":
+            names["channel"] = self.channel
+        for kind, name in names.items():
+            if not is_valid_name(name):
+                raise UsageError(f"{quote(name)} is not a valid {kind} name")
+
+    async def no_such_node(self, address: str, which: str) -> ToolError:
+        """Return the error for an address that names no nsqd, with the nsqds that are known."""
+        nodes = await self.fleet.nodes()
+        names = ", ".join(node.address for node in nodes.value[:10]) or "none"
+        return ToolError(f"{quote(address)} is not an nsqd {which}; known: {names}")
+
+    # Output
 
     async def say(self, *lines: str) -> None:
         """Write lines to standard output."""
@@ -159,6 +203,10 @@ class Job:
             await self.say_json({"rows": rows, "errors": self.errors})
         else:
             await self.say(*table(headings, rows, texts))
+
+    def warn(self, text: str) -> None:
+        """Write a line to stderr."""
+        sys.stderr.write(f"{PROGRAM} {self.verb}: {text}\n")
 
     async def confirm(self, name: str, sentence: str) -> None:
         """Ask for a name to be typed before something is lost; `--yes` skips that.
@@ -187,27 +235,7 @@ class Job:
         if typed.decode("utf-8", "replace").strip() != name:
             raise ToolError("the name does not match: nothing was done")
 
-    def warn(self, text: str) -> None:
-        """Write a line to stderr."""
-        sys.stderr.write(f"{PROGRAM} {self.verb}: {text}\n")
-
-    def again_at(self, *addresses: str, words: Sequence[str] | None = None) -> str:
-        """Return the command line that does the same at these nsqds; it does not repeat a token."""
-        options = self.options
-        parts = [*PROGRAM.split(), self.verb, *(self.words if words is None else words)]
-        for flag in flags_of(type(options)):
-            value = getattr(options, flag.field)
-            if flag.name in ADDRESSES or value == flag.default:
-                continue
-            if flag.name == "token":
-                parts.append("--token=@FILE")
-            elif value is True:
-                parts.append(f"--{flag.name}")
-            else:
-                shown = value if isinstance(value, str) else flag.kind.show(value)
-                parts.append(f"--{flag.name}={shown}")
-        parts += [f"--nsqd-http-address={address}" for address in addresses]
-        return " ".join(map(shlex.quote, parts)).replace("'--token=@FILE'", "--token=@FILE")
+    # What to do next
 
     def next_steps(
         self, errors: Mapping[str, str], *, hint: str = "", words: Sequence[str] | None = None
@@ -228,20 +256,36 @@ class Job:
         for (kind, advice), addresses in advised.items():
             lines.append(f"{kind} {', '.join(addresses)}: {advice}")
             if kind == "nsqd" and advice.endswith(":"):
-                lines.append(f"  {self.again_at(*addresses, words=words)}")
+                lines.append(f"  {self._again_at(addresses, words)}")
         if hint and any(_is_unreachable(why) for at, why in errors.items() if at not in lookupds):
             lines.append(hint)
         return lines
+
+    def _again_at(self, addresses: Iterable[str], words: Sequence[str] | None) -> str:
+        """Return the command line that does the same at these nsqds; it does not repeat a token."""
+        options = self.options
+        parts = [*PROGRAM.split(), self.verb, *(self.words if words is None else words)]
+        for flag in flags_of(type(options)):
+            value = getattr(options, flag.field)
+            if flag.name in ADDRESSES or value == flag.default:
+                continue
+            if flag.name == "token":
+                parts.append("--token=@FILE")
+            elif value is True:
+                parts.append(f"--{flag.name}")
+            else:
+                shown = value if isinstance(value, str) else flag.kind.show(value)
+                parts.append(f"--{flag.name}={shown}")
+        parts += [f"--nsqd-http-address={address}" for address in addresses]
+        return " ".join(map(shlex.quote, parts)).replace("'--token=@FILE'", "--token=@FILE")
 
     async def say_next_steps(
         self, errors: Mapping[str, str], *, hint: str = "", words: Sequence[str] | None = None
     ) -> None:
         """Write what to do next to standard output, if there are errors."""
         if errors:
-            await self.say("", "next steps:")
-            await self.say(
-                *(f"  {step}" for step in self.next_steps(errors, hint=hint, words=words))
-            )
+            steps = self.next_steps(errors, hint=hint, words=words)
+            await self.say("", "next steps:", *(f"  {step}" for step in steps))
 
     async def say_errors(
         self, errors: Mapping[str, str], *, words: Sequence[str] | None = None
@@ -260,19 +304,6 @@ class Job:
             self.warn(f"  {step}")
         return int(bool(self.errors))
 
-    def check_names(self) -> None:
-        """Check that topic and channel are names that NSQ allows.
-
-        Raises:
-            UsageError: one is not.
-        """
-        names = {"topic": self.topic}
-        if self.channel and self.verb != "tombstone":
-            names["channel"] = self.channel
-        for kind, name in names.items():
-            if not is_valid_name(name):
-                raise UsageError(f"{quote(name)} is not a valid {kind} name")
-
 
 def _advice(kind: str, reason: str) -> str:
     if reason.startswith(IS_BACK):
@@ -288,3 +319,100 @@ def _advice(kind: str, reason: str) -> str:
     if "503" in reason:
         return "its disk or its state prevents this: check GET /ping there, then run this again:"
     return "see its log, then run this again there:"
+
+
+# Which nsqds have a topic or channel
+
+
+@dataclass(slots=True)
+class Survey:
+    """The result of asking nsqlookupds and nsqds, before anything is changed.
+
+    Attributes:
+        having: the figures of the topic or channel, by the address of its nsqd.
+        nodes: the nsqds that have the topic according to nsqlookupd, by address.
+        errors: the reason for each daemon that did not answer, by address.
+    """
+
+    having: Mapping[str, TopicFigures | ChannelFigures]
+    nodes: dict[str, Node]
+    errors: dict[str, str]
+
+
+async def survey(fleet: Fleet, topic: str, channel: str = "") -> Survey:
+    """Find out which nsqds have a topic, or a channel of it.
+
+    Raises:
+        ToolError: no daemon answered, or none has the topic.
+    """
+    producers = await producers_of(fleet, topic)
+    stats = await fleet.stats(topic, channel, nodes=producers.value)
+    having = {
+        address: figures
+        for address, each in stats.value.items()
+        if (figures := each.channel(topic, channel) if channel else each.topic(topic)) is not None
+    }
+    nodes = {node.address: node for node in producers.value}
+    return Survey(having, nodes, known(producers.errors) | known(stats.errors))
+
+
+async def producers_of(fleet: Fleet, topic: str) -> Gathered[list[Node]]:
+    """Return the nsqds that have a topic. Raises ToolError: no daemon answered, or none has it."""
+    producers = await fleet.producers(topic)
+    if not producers.failed:
+        return producers
+    asked = producers.asked
+    if known(producers.errors) or not producers.errors:
+        text = "; ".join(lines_of(producers.errors)) or "none is known"
+        raise ToolError(f"no {asked} answered ({text}): start one, or name another")
+    names = (await fleet.topics()).value
+    raise ToolError(f"no {asked} knows the topic {topic}{suggestion(topic, names)}")
+
+
+# Running a verb
+
+
+def start(request: ParsedCommand) -> int:
+    """Run the program; return the exit status."""
+    return run(f"{PROGRAM} {request.verb}", partial(work, request, PipeOutput()))
+
+
+async def work(request: ParsedCommand, output: PipeOutput, stop: asyncio.Event) -> int:
+    """Run the verb until it is done or the event is set; return the exit status.
+
+    Raises:
+        UsageError, ToolError: nothing was done.
+    """
+    module, function = FUNCTIONS.get(request.verb, "changes.change").split(".")
+    act: Callable[[Job], Awaitable[int]] = getattr(
+        import_module(f"sparq.tools.admin.{module}"), function
+    )
+    options = request.options
+    nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
+    check_addresses("nsqd-http-address", nsqds, lookupd_url)
+    check_addresses("lookupd-http-address", lookupds, lookupd_url)
+    if request.verb not in WITHOUT_CLUSTER:
+        if not any(nsqds) and not any(lookupds):
+            raise UsageError(
+                f"--lookupd-http-address or --nsqd-http-address required {IN_ENVIRONMENT}"
+            )
+        if any(nsqds) and any(lookupds):
+            raise UsageError("use --lookupd-http-address or --nsqd-http-address, not both")
+    async with fleet_of(options) as fleet:
+        job = Job(request.verb, request.words, options, fleet, output)
+        status = await unless_stopped(act(job), stop)
+        if status is None:
+            raise ToolError("stopped by a signal: some daemons may already have done their part")
+        expected = 0 if request.verb in WITHOUT_CLUSTER else options.expect_nodes
+        if not expected:
+            return status
+        found = await fleet.nodes()
+        answered = [node.address for node in found.value if node.address not in found.errors]
+        if len(answered) >= expected:
+            return status
+        names = ", ".join(answered) or "none"
+        job.warn(
+            f"found {len(answered)} of {expected} expected nsqds ({names}): start the others, then"
+            " run this again"
+        )
+        return 1

@@ -17,15 +17,13 @@ from typing import Any, Final
 
 from yarl import URL
 
-from sparq.cluster.figures import ChannelFigures, NsqdFigures, lag_of, state_of
-from sparq.cluster.fleet import Gathered
+from sparq.cluster.figures import ChannelFigures, NsqdFigures, TopicFigures, lag_of, state_of
 from sparq.cluster.upstream import UpstreamError
 from sparq.program.mistakes import suggestion
 from sparq.protocol.address import lookupd_url
 from sparq.protocol.names import quote
-from sparq.tools.admin.job import Job, in_words
-from sparq.tools.admin.reading import known, producers_of
-from sparq.tools.command_line import ToolError, UsageError
+from sparq.tools.admin.job import Job, in_words, known, producers_of
+from sparq.tools.commands import ToolError, UsageError
 
 TOPIC: Final = ("topic", "channels", "waiting", "messages", "paused", "nsqds")
 FIGURES: Final = (
@@ -59,14 +57,26 @@ async def list_them(job: Job) -> int:
     """
     if job.options.nodes and job.topic:
         raise UsageError("--nodes takes no topic")
-    stats = await _stats(job)
+    nodes = None
+    if job.topic:
+        producers = await producers_of(job.fleet, job.topic)
+        job.errors |= known(producers.errors)
+        nodes = producers.value
+    stats = await job.fleet.stats(job.topic, job.channel, nodes=nodes)
     job.errors |= known(stats.errors)
     if stats.failed and not job.errors and not job.topic:
         raise ToolError("no nsqd found")
     if job.options.nodes:
-        await _nodes(job, stats)
+        await _nodes(job, stats.value)
     elif job.channel:
-        await _channel(job, stats.value)
+        rows = []
+        for address, each in sorted(stats.value.items()):
+            topic, channel = each.topic(job.topic), each.channel(job.topic, job.channel)
+            if topic is not None and channel is not None:
+                rows.append({"nsqd": address, **summed([channel], topic.paused)})
+        if not rows and not job.errors:
+            raise ToolError(f"no nsqd has the {job.what}")
+        await job.show(("nsqd", *FIGURES), rows, 2)
     elif job.topic:
         await _channels(job, stats.value)
     else:
@@ -74,38 +84,25 @@ async def list_them(job: Job) -> int:
     return job.warn_of_errors()
 
 
-async def _stats(job: Job) -> Gathered[dict[str, NsqdFigures]]:
-    """Return `/stats` of all nsqds, or of those that have the topic."""
-    if not job.topic:
-        return await job.fleet.stats()
-    producers = await producers_of(job.fleet, job.topic)
-    job.errors |= known(producers.errors)
-    return await job.fleet.stats(job.topic, job.channel, nodes=producers.value)
-
-
 async def _topics(job: Job, stats: Mapping[str, NsqdFigures]) -> None:
-    rows: dict[str, dict[str, Any]] = {}
     named = await job.fleet.topics()
     job.errors |= known(named.errors)
-    for name in named.value:
-        rows[name] = _topic_row(name)
-    channels: dict[str, set[str]] = {}
-    for topic in (topic for each in stats.values() for topic in each.topics):
-        name = topic.topic_name
-        row = rows.setdefault(name, _topic_row(name))
-        row["nsqds"] += 1
-        row["messages"] += topic.message_count
-        row["waiting"] += topic.waiting
-        row["paused"] |= topic.paused
-        channels.setdefault(name, set()).update(one.channel_name for one in topic.channels)
-    for name, row in rows.items():
-        row["channels"] = len(channels.get(name, ()))
-    await job.show(TOPIC, (row for _, row in sorted(rows.items())), 1)
-
-
-def _topic_row(name: str) -> dict[str, Any]:
-    figures = {"channels": 0, "waiting": 0, "messages": 0, "paused": False, "nsqds": 0}
-    return {"topic": name, **figures}
+    found: dict[str, list[TopicFigures]] = {name: [] for name in named.value}
+    for each in stats.values():
+        for topic in each.topics:
+            found.setdefault(topic.topic_name, []).append(topic)
+    rows = []
+    for name, parts in sorted(found.items()):
+        figures = (
+            name,
+            len({channel.channel_name for topic in parts for channel in topic.channels}),
+            sum(topic.waiting for topic in parts),
+            sum(topic.message_count for topic in parts),
+            any(topic.paused for topic in parts),
+            len(parts),
+        )
+        rows.append(dict(zip(TOPIC, figures, strict=True)))
+    await job.show(TOPIC, rows, 1)
 
 
 async def _channels(job: Job, stats: Mapping[str, NsqdFigures]) -> None:
@@ -126,22 +123,11 @@ async def _channels(job: Job, stats: Mapping[str, NsqdFigures]) -> None:
     await job.show(("channel", *FIGURES, "nsqds"), rows, 2)
 
 
-async def _channel(job: Job, stats: Mapping[str, NsqdFigures]) -> None:
-    rows = []
-    for address, each in sorted(stats.items()):
-        topic, channel = each.topic(job.topic), each.channel(job.topic, job.channel)
-        if topic is not None and channel is not None:
-            rows.append({"nsqd": address, **summed([channel], topic.paused)})
-    if not rows and not job.errors:
-        raise ToolError(f"no nsqd has the {job.what}")
-    await job.show(("nsqd", *FIGURES), rows, 2)
-
-
-async def _nodes(job: Job, stats: Gathered[dict[str, NsqdFigures]]) -> None:
+async def _nodes(job: Job, stats: Mapping[str, NsqdFigures]) -> None:
     nodes = await job.fleet.nodes()
     rows = []
     for node in nodes.value:
-        each = stats.value.get(node.address)
+        each = stats.get(node.address)
         row = {
             "address": node.address,
             "host": node.hostname,
@@ -188,8 +174,27 @@ async def audit(job: Job) -> int:
         UsageError: nsqadmin's address is not valid.
         ToolError: nsqadmin does not answer, or denies access.
     """
-    entries = await _entries(job, _nsqadmin(job, "/api/v2/audit"))
-    if job.options.json:
+    options, address = job.options, job.options.nsqadmin_http_address
+    path = _nsqadmin(job, "/api/v2/audit")
+    filters = {name: getattr(options, name) for name in ("user", "action", "topic", "outcome")}
+    entries: list[dict[str, Any]] = []
+    before = ""
+    while len(entries) < options.limit:
+        limit = str(min(AUDIT_PAGE_MAX, options.limit - len(entries)))
+        try:
+            answer = await job.fleet.upstream.get(
+                address, path, before=before, limit=limit, **filters
+            )
+        except UpstreamError as error:
+            raise _refused(address, error, "read") from None
+        found = answer if isinstance(answer, dict) else {}
+        entries += [one for one in found.get("entries") or () if isinstance(one, dict)]
+        following = found.get("next")
+        if not isinstance(following, str) or following == before:
+            break
+        before = following
+    entries = entries[: options.limit]
+    if options.json:
         await job.say_json({"entries": entries})
     else:
         await job.show(AUDIT, entries, len(AUDIT))
@@ -206,7 +211,7 @@ async def dismiss(job: Job) -> int:
     path = _nsqadmin(job, f"/api/v2/nodes/{job.topic}/dismiss")
     address = job.options.nsqadmin_http_address
     try:
-        await job.fleet.upstream.send("POST", address, path, content_type="application/json")
+        await job.fleet.upstream.post(address, path, content_type="application/json")
     except UpstreamError as error:
         if error.code.startswith("NODE_NOT_FOUND"):
             raise ToolError(f"nsqadmin {address} shows no gone nsqd {quote(job.topic)}") from None
@@ -234,25 +239,3 @@ def _refused(address: str, error: UpstreamError, role: str) -> ToolError:
     elif error.status:
         advice = "check that --nsqadmin-http-address is the address of sparq's nsqadmin"
     return ToolError(f"nsqadmin {address}: {in_words(error.reason)}: {advice}")
-
-
-async def _entries(job: Job, path: str) -> list[dict[str, Any]]:
-    options, address = job.options, job.options.nsqadmin_http_address
-    filters = {name: getattr(options, name) for name in ("user", "action", "topic", "outcome")}
-    entries: list[dict[str, Any]] = []
-    before = ""
-    while len(entries) < options.limit:
-        limit = str(min(AUDIT_PAGE_MAX, options.limit - len(entries)))
-        try:
-            answer = await job.fleet.upstream.get(
-                address, path, before=before, limit=limit, **filters
-            )
-        except UpstreamError as error:
-            raise _refused(address, error, "read") from None
-        found = answer if isinstance(answer, dict) else {}
-        entries += [one for one in found.get("entries") or () if isinstance(one, dict)]
-        following = found.get("next")
-        if not isinstance(following, str) or following == before:
-            break
-        before = following
-    return entries[: options.limit]

@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Final
 
-from sparq.client import Batch, Consumer, SparqClientError
+from sparq.client import Consumer, SparqClientError
 from sparq.cluster import actions
 from sparq.cluster.figures import ChannelFigures, TopicFigures
 from sparq.cluster.fleet import UnknownNode
@@ -30,12 +28,13 @@ from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
 from sparq.protocol.address import Address
 from sparq.protocol.dead_letters import is_dead_letter_topic
+from sparq.protocol.durations import SECOND
 from sparq.protocol.envelope import seal
 from sparq.protocol.names import is_ephemeral, is_valid_name, quote
 from sparq.tools.admin.job import Job, in_words
 from sparq.tools.admin.verbs import PROGRAM
-from sparq.tools.command_line import ToolError, UsageError
-from sparq.tools.common import client_config
+from sparq.tools.commands import ToolError, UsageError
+from sparq.tools.common import client_config, runs
 from sparq.tools.terminal import progress_shown
 
 CARRIER: Final = "sparq_move"
@@ -51,7 +50,6 @@ LEARN_SECONDS: Final = 5.0
 
 POLL_SECONDS: Final = 0.25
 CONNECT_SECONDS: Final = 10.0
-SECOND: Final = 1_000_000_000
 _SIZE: Final = struct.Struct(">i")
 
 
@@ -95,7 +93,10 @@ class Move:
         """
         figures = await self._figures()
         if figures is None:
-            if await self._drains():
+            # An earlier run got this far if the source refuses publishes to the topic.
+            answer = await self.job.fleet.get(self.source, "/drain")
+            topics = answer.get("draining_topics") if isinstance(answer, dict) else None
+            if isinstance(topics, dict) and self.topic in topics:
                 return
             raise ToolError(f"{self.source.address} has no topic {self.topic}: nothing was done")
         self._refuse_paused(figures)
@@ -125,12 +126,6 @@ class Move:
             why = stats.errors.get(self.source.address, "no answer")
             raise UpstreamError(self.source.address, why)
         return stats.value[self.source.address].topic(self.topic)
-
-    async def _drains(self) -> bool:
-        """Whether the source refuses publishes to the topic: an earlier run got this far."""
-        answer = await self.job.fleet.get(self.source, "/drain")
-        topics = answer.get("draining_topics") if isinstance(answer, dict) else None
-        return isinstance(topics, dict) and self.topic in topics
 
     @staticmethod
     def _channels(figures: TopicFigures) -> list[ChannelFigures]:
@@ -222,7 +217,10 @@ class Move:
             carrying = asyncio.ensure_future(self._pass_on(consumer, name))
             try:
                 # nsqd does not tell a consumer that a channel is empty; only `/stats` shows it.
-                while not carrying.done() and await self._has_some(name):
+                while not carrying.done() and (figures := await self._figures()) is not None:
+                    self._unfinished(figures)
+                    if not any(one.left for one in figures.channels if one.channel_name == name):
+                        break
                     await asyncio.wait([carrying], timeout=POLL_SECONDS)
             finally:
                 carrying.cancel()
@@ -230,54 +228,26 @@ class Move:
             if not carrying.cancelled():
                 carrying.result()
 
-    async def _has_some(self, name: str) -> bool:
-        figures = await self._figures()
-        if figures is None:
-            return False
-        self._unfinished(figures)
-        return any(one.left for one in figures.channels if one.channel_name == name)
-
     async def _pass_on(self, consumer: Consumer, name: str) -> None:
+        """Publish the channel's messages at the target; those without an answer are doubtful."""
+        query = {"binary": "true"} | ({} if name == CARRIER else {"channel": name})
         async for batch in consumer.batches(IN_FLIGHT, wait=0.05):
-            again = 0
             if batch.attempts_max > 1:
-                again = sum(message.attempts > 1 for message in batch)
-            self.again += again
+                self.again += sum(message.attempts > 1 for message in batch)
+            bodies = batch.bodies
+            if is_dead_letter_topic(self.topic):  # letters keep their histories
+                bodies = [seal(message.letter or {}, message.body) for message in batch]
+            for part in runs(bodies, PUBLISH_BYTES):
+                # Counted before the request: if it fails without an answer, the messages may be
+                # stored.
+                self.doubtful += len(part)
+                body = _SIZE.pack(len(part)) + b"".join(_SIZE.pack(len(one)) + one for one in part)
+                await self._post(self.target, "/mpub", body, **query)
+                self.doubtful -= len(part)
+                self.carried += len(part)
             # In this order: a crash in between publishes these messages twice, the reverse loses
             # them.
-            await self._publish(self._bodies(batch), name)
             await batch.finish()
-
-    def _bodies(self, batch: Batch) -> list[bytes]:
-        """Return the bodies to publish; dead letters keep their histories."""
-        if not is_dead_letter_topic(self.topic):
-            return batch.bodies
-        return [seal(message.letter or {}, message.body) for message in batch]
-
-    async def _publish(self, bodies: Sequence[bytes], name: str) -> None:
-        """Publish messages at the target; those without an answer count as doubtful."""
-        query = {"binary": "true"} | ({} if name == CARRIER else {"channel": name})
-        for part in parts(bodies):
-            # Counted before the request: if it fails without an answer, the messages may be stored.
-            self.doubtful += len(part)
-            body = _SIZE.pack(len(part)) + b"".join(_SIZE.pack(len(one)) + one for one in part)
-            await self._post(self.target, "/mpub", body, **query)
-            self.doubtful -= len(part)
-            self.carried += len(part)
-
-
-def parts(bodies: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Split bodies into parts of at most `PUBLISH_BYTES`; a larger body is a part of its own."""
-    part: list[bytes] = []
-    size = 0
-    for body in bodies:
-        if part and size + len(body) > PUBLISH_BYTES:
-            yield part
-            part, size = [], 0
-        part.append(body)
-        size += len(body)
-    if part:
-        yield part
 
 
 async def move(job: Job) -> int:
@@ -298,14 +268,11 @@ async def move(job: Job) -> int:
     try:
         source, target = [await job.fleet.node(at) for at in (options.source, options.target)]
     except UnknownNode as error:
-        known = ", ".join(node.address for node in (await job.fleet.nodes()).value[:10]) or "none"
-        raise ToolError(
-            f"{quote(str(error))} is not an nsqd of this cluster; known: {known}"
-        ) from None
+        raise await job.no_such_node(str(error), "of this cluster") from None
     doing = Move(job, topic, source, target)
     failed = ""
     try:
-        async with progress_shown(partial(doing.shown)):
+        async with progress_shown(doing.shown):
             await doing.run()
     except UpstreamError as error:
         failed = f"{error.address}: {in_words(error.reason)}"
@@ -315,15 +282,10 @@ async def move(job: Job) -> int:
         if not doing.has_begun:
             raise
         failed = str(error)
-    return await _say(job, doing, failed)
-
-
-async def _say(job: Job, doing: Move, failed: str) -> int:
-    """Report the outcome; return the exit status."""
     twice = doing.again + doing.doubtful
     if job.options.json:
-        record = {"verb": "move", "topic": doing.topic, "result": "failed" if failed else "done"}
-        record |= {"from": doing.source.address, "to": doing.target.address}
+        record = {"verb": "move", "topic": topic, "result": "failed" if failed else "done"}
+        record |= {"from": source.address, "to": target.address}
         counts = {"carried": doing.carried, "maybe_twice": twice}
         await job.say_json({**record, **counts, "error": failed or None})
         return int(bool(failed))
@@ -332,7 +294,7 @@ async def _say(job: Job, doing: Move, failed: str) -> int:
         job.warn("not moved: run this again to continue")
     past = "moved" if not failed else "not moved yet"
     await job.say(
-        f"{past}: topic {doing.topic} from {doing.source.address} to {doing.target.address}:"
+        f"{past}: topic {topic} from {source.address} to {target.address}:"
         f" {doing.carried:,} messages carried over, at most {twice:,} of them twice"
     )
     return int(bool(failed))

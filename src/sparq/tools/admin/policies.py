@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,15 +20,12 @@ from sparq.cluster.actions import Report
 from sparq.cluster.figures import policies_result
 from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.admin.changes import failures
-from sparq.tools.admin.job import Job, in_words, lines_of
-from sparq.tools.command_line import ToolError, UsageError
+from sparq.tools.admin.job import Job, in_words, lines_of, result_of
+from sparq.tools.commands import ToolError, UsageError
 
 HEADINGS: Final = ("nsqds", "source", "topic", "channel", "settings", "number")
-HOLDING: Final = ("nsqd", "setting", "value", "source", "number")
 CHANGES: Final = ("nsqd", "topic", "channel", "setting", "before", "after")
 SOURCES: Final = {"configured": "file", "policies": "run time"}
-REFUSED: Final = "INVALID_POLICIES"
-PATTERNS: Final = ("topic", "channel")
 LINES_MAX: Final = 50
 STDIN: Final = "-"
 
@@ -40,21 +37,23 @@ async def policies(job: Job) -> int:
         UsageError: the words or the file are not valid.
         ToolError: nothing was done.
     """
-    action, *words = job.words or ("",)
-    acts: dict[str, tuple[Callable[[Job], Awaitable[int]], range]] = {
-        "": (_list, range(1)),
-        "show": (_show, range(1, 3)),
-        "export": (_export, range(1)),
-        "apply": (_apply, range(1, 2)),
-        "drop": (_drop, range(1)),
-    }
-    act, counts = acts.get(action, (None, range(0)))
-    if act is None or len(words) not in counts:
-        raise UsageError(
-            "use: policies, policies show TOPIC [CHANNEL], policies export, policies apply FILE|-,"
-            " or policies drop"
-        )
-    return await act(job)
+    match job.words:
+        case ():
+            return await _list(job)
+        case ("show", topic):
+            return await _show(job, topic, "")
+        case ("show", topic, channel):
+            return await _show(job, topic, channel)
+        case ("export",):
+            return await _export(job)
+        case ("apply", path):
+            return await _apply(job, path)
+        case ("drop",):
+            return await _drop(job)
+    raise UsageError(
+        "use: policies, policies show TOPIC [CHANNEL], policies export, policies apply FILE|-,"
+        " or policies drop"
+    )
 
 
 async def _read(job: Job, topic: str = "", channel: str = "") -> dict[str, Any]:
@@ -67,29 +66,6 @@ async def _read(job: Job, topic: str = "", channel: str = "") -> dict[str, Any]:
     return found.value
 
 
-async def _list(job: Job) -> int:
-    found = await _read(job)
-    rows = [row for together in _alike(found) for row in _rows(together, found[together[0]])]
-    await job.show(HEADINGS, rows, 5)
-    if not job.options.json and len({_key(answer, "policies") for answer in found.values()}) > 1:
-        await job.say(
-            "", "policies set at run time differ between nsqds: apply one file to all of them"
-        )
-    return job.warn_of_errors()
-
-
-def _alike(found: Mapping[str, Any]) -> list[list[str]]:
-    """Group the nsqds that have the same policies."""
-    groups: dict[str, list[str]] = {}
-    for address, answer in found.items():
-        groups.setdefault(_key(answer, *SOURCES), []).append(address)
-    return list(groups.values())
-
-
-def _key(answer: Mapping[str, Any], *sources: str) -> str:
-    return json.dumps([_policies(answer, source) for source in sources])
-
-
 def _policies(answer: Mapping[str, Any], source: str) -> list[dict[str, Any]]:
     """Return the policies of one source from an nsqd's response; invalid entries are skipped."""
     listed = answer.get(source)
@@ -98,27 +74,39 @@ def _policies(answer: Mapping[str, Any], source: str) -> list[dict[str, Any]]:
     return [one for one in listed if isinstance(one, dict) and isinstance(one.get("topic"), str)]
 
 
-def _rows(addresses: list[str], answer: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    for source, name in SOURCES.items():
-        for number, policy in enumerate(_policies(answer, source), 1):
-            settings = {key: value for key, value in policy.items() if key not in PATTERNS}
-            yield {
-                "nsqds": ", ".join(addresses),
-                "source": name,
-                "topic": policy["topic"],
-                "channel": policy.get("channel", ""),
-                "settings": " ".join(f"{key}={_shown(value)}" for key, value in settings.items()),
-                "number": number,
-            }
+def _differ(found: Mapping[str, Any]) -> bool:
+    """Whether the policies set at run time are not the same at all nsqds."""
+    return len({json.dumps(_policies(answer, "policies")) for answer in found.values()}) > 1
 
 
-def _shown(value: Any) -> str:
-    """Format a setting for a table: as in TOML, without quotes."""
-    return value if isinstance(value, str) else json.dumps(value)
+async def _list(job: Job) -> int:
+    found = await _read(job)
+    groups: dict[str, list[str]] = {}  # the nsqds that have the same policies
+    for address, answer in found.items():
+        key = json.dumps([_policies(answer, source) for source in SOURCES])
+        groups.setdefault(key, []).append(address)
+    rows = []
+    for together in groups.values():
+        for source, name in SOURCES.items():
+            for number, policy in enumerate(_policies(found[together[0]], source), 1):
+                # As in TOML, without quotes.
+                settings = [
+                    f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+                    for key, value in policy.items()
+                    if key not in ("topic", "channel")
+                ]
+                nsqds, channel = ", ".join(together), policy.get("channel", "")
+                cells = (nsqds, name, policy["topic"], channel, " ".join(settings), number)
+                rows.append(dict(zip(HEADINGS, cells, strict=True)))
+    await job.show(HEADINGS, rows, 5)
+    if not job.options.json and _differ(found):
+        await job.say(
+            "", "policies set at run time differ between nsqds: apply one file to all of them"
+        )
+    return job.warn_of_errors()
 
 
-async def _show(job: Job) -> int:
-    topic, channel = job.words[1], job.words[2] if len(job.words) > 2 else ""
+async def _show(job: Job, topic: str, channel: str) -> int:
     for kind, name in (("topic", topic), ("channel", channel)):
         if name and not is_valid_name(name):
             raise UsageError(f"{quote(name)} is not a valid {kind} name")
@@ -127,23 +115,22 @@ async def _show(job: Job) -> int:
         settings = answer.get("settings")
         for key, value in (settings if isinstance(settings, dict) else {}).items():
             fields = value if isinstance(value, dict) else {}
-            source = fields.get("source")
             rows.append(
                 {
                     "nsqd": address,
                     "setting": key,
                     "value": fields.get("value"),
-                    "source": SOURCES.get(str(source), "flag"),
+                    "source": SOURCES.get(str(fields.get("source")), "flag"),
                     "number": fields.get("number"),
                 }
             )
-    await job.show(HOLDING, rows, 4)
+    await job.show(("nsqd", "setting", "value", "source", "number"), rows, 4)
     return job.warn_of_errors()
 
 
 async def _export(job: Job) -> int:
     found = await _read(job)
-    if len({_key(answer, "policies") for answer in found.values()}) > 1:
+    if _differ(found):
         raise ToolError(
             "policies set at run time differ between nsqds: compare them with sparq admin policies,"
             " then choose one nsqd with --nsqd-http-address"
@@ -152,61 +139,48 @@ async def _export(job: Job) -> int:
     if job.options.json:
         await job.say_json({"policies": listed})
     else:
-        await job.say("\n\n".join(map(_toml, listed)) or "# no policies were set at run time")
+        # As TOML; the values are numbers and strings.
+        texts = [
+            "\n".join(["[[policies]]", *(f"{key} = {json.dumps(one[key])}" for key in one)])
+            for one in listed
+        ]
+        await job.say("\n\n".join(texts) or "# no policies were set at run time")
     return job.warn_of_errors()
 
 
-def _toml(policy: Mapping[str, Any]) -> str:
-    """Format a policy as TOML; its values are numbers and strings."""
-    lines = [f"{key} = {json.dumps(value)}" for key, value in policy.items()]
-    return "\n".join(["[[policies]]", *lines])
+async def _apply(job: Job, path: str) -> int:
+    def read() -> bytes:
+        try:
+            return sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+        except OSError as error:
+            raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
-
-async def _apply(job: Job) -> int:
-    document = await asyncio.to_thread(_document, job.words[1])
+    document = await asyncio.to_thread(read)
     kind = cluster.JSON if document.lstrip()[:1] == b"{" else cluster.TOML
     tried = await cluster.put(job.fleet, document, kind, dry_run=True)
-    _refuse(tried)
+    # Stop before any change if an nsqd refuses the document; others would probably do so, too.
+    refused = {one.address: one.error for one in tried.errors if "INVALID_POLICIES" in one.error}
+    if refused:
+        raise ToolError(f"nothing was done: {'; '.join(lines_of(refused))}")
     if job.options.dry_run:
         return await _say(job, tried, "would be set")
     return await _say(job, await cluster.put(job.fleet, document, kind, dry_run=False), "set")
-
-
-def _document(path: str) -> bytes:
-    try:
-        return sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-
-
-def _refuse(tried: Report) -> None:
-    """Stop before any change if an nsqd refuses the document; others would probably do so, too."""
-    refused = {one.address: one.error for one in tried.errors if REFUSED in one.error}
-    if refused:
-        raise ToolError(f"nothing was done: {'; '.join(lines_of(refused))}")
 
 
 async def _drop(job: Job) -> int:
     tried = await cluster.drop(job.fleet, dry_run=True)
     if job.options.dry_run:
         return await _say(job, tried, "would be dropped")
-    changed = sum(_changed(one.answer) for one in tried.done)
     await job.confirm(
         "policies",
-        f"this drops the policies set at run time: {changed:,} settings change, and data that only"
-        " they keep is deleted",
+        f"this drops the policies set at run time: {_changed(tried):,} settings change, and data"
+        " that only they keep is deleted",
     )
     return await _say(job, await cluster.drop(job.fleet, dry_run=False), "dropped")
 
 
-def _changed(answer: Any) -> int:
-    return policies_result(answer).changed
-
-
-def _changes(address: str, answer: Any) -> list[dict[str, Any]]:
-    listed = answer.get("changes") if isinstance(answer, dict) else None
-    rows = [one for one in listed or () if isinstance(one, dict)]
-    return [{"nsqd": address} | {key: one.get(key) for key in CHANGES[1:]} for one in rows]
+def _changed(report: Report) -> int:
+    return sum(policies_result(one.answer).changed for one in report.done)
 
 
 async def _say(job: Job, report: Report, past: str) -> int:
@@ -214,22 +188,27 @@ async def _say(job: Job, report: Report, past: str) -> int:
     if report.failed:
         raise ToolError(f"nothing was done: {in_words(report.failed)}")
     failed = failures(report)
-    rows = [row for one in report.done for row in _changes(one.address, one.answer)]
-    changed = sum(_changed(one.answer) for one in report.done)
-    is_done = bool(report.done)
-    status = int(bool(failed) or not is_done)
+    rows: list[dict[str, Any]] = []
+    for one in report.done:
+        listed = one.answer.get("changes") if isinstance(one.answer, dict) else None
+        rows += [
+            {"nsqd": one.address} | {key: each.get(key) for key in CHANGES[1:]}
+            for each in listed or ()
+            if isinstance(each, dict)
+        ]
+    changed = _changed(report)
+    result = result_of(bool(report.done), bool(failed))
     if job.options.json:
-        result = "failed" if not is_done else "partly" if failed else "done"
         record = {"verb": "policies", "action": job.words[0], "dry_run": bool(job.options.dry_run)}
         record |= {"result": result, "changed": changed, "changes": rows, "errors": failed}
         await job.say_json({**record, "next": job.next_steps(failed)})
-        return status
+        return int(result != "done")
     last = past.rsplit(maxsplit=1)[-1]
-    words = f"{past} at {len(report.done)} nsqds" if is_done else f"not {last}"
+    words = f"{past} at {len(report.done)} nsqds" if report.done else f"not {last}"
     await job.say(f"{words}: {changed:,} settings of topics and channels change")
     if rows:
         await job.show(CHANGES, rows[:LINES_MAX], 6)
     if changed > min(len(rows), LINES_MAX):
         await job.say(f"and {changed - min(len(rows), LINES_MAX):,} more")
     await job.say_errors(failed)
-    return status
+    return int(result != "done")

@@ -10,26 +10,19 @@ channel yet: the first channel of a topic gets all messages that waited there, a
 
 from __future__ import annotations
 
-import asyncio
 import sys
+from asyncio import gather
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from sparq.cluster import actions
 from sparq.cluster.figures import TopicFigures
-from sparq.cluster.nodes import Node
 from sparq.cluster.redriving import RedriveProgress
 from sparq.cluster.redriving import redrive as redrive_at
 from sparq.protocol.dead_letters import REDRIVE_CHANNEL
-from sparq.tools.admin import selecting
-from sparq.tools.admin.job import Job, in_words
-from sparq.tools.admin.reading import Survey, known, survey
-from sparq.tools.command_line import ToolError
-
-HEADINGS: Final = ("nsqd", "redriven", "refused", "left")
-WAITING: Final = ("nsqd", "would_redrive")
+from sparq.tools.admin import messages
+from sparq.tools.admin.job import Job, Survey, in_words, known, result_of, survey
+from sparq.tools.commands import ToolError
 
 
 async def redrive(job: Job) -> int:
@@ -40,20 +33,49 @@ async def redrive(job: Job) -> int:
         ToolError: nothing was done.
     """
     if not job.channel:
-        words = (job.topic, REDRIVE_CHANNEL)
-        job = replace(job, request=job.request._replace(words=words))
+        job.words = (job.topic, REDRIVE_CHANNEL)
     if len(job.words) > 2:
-        return await selecting.act(job)
+        return await messages.act(job)
     job.check_names()
     found = await _found(job)
     job.errors |= found.errors
-    totals = _totals(job, found)
+    left = job.options.limit or sys.maxsize
+    totals: dict[str, int] = {}
+    for address, figures in found.having.items():
+        if address in found.nodes:
+            totals[address] = min(left, max(0, figures.depth))
+            left -= totals[address]
     if job.options.dry_run:
         rows = [{"nsqd": at, "would_redrive": count} for at, count in totals.items()]
-        await job.show(WAITING, rows, 1)
+        await job.show(("nsqd", "would_redrive"), rows, 1)
         return job.warn_of_errors()
-    progress = await _all(job, {at: (found.nodes[at], count) for at, count in totals.items()})
-    return await _say(job, progress, await _left(job, [found.nodes[at] for at in progress]))
+    progress = {address: RedriveProgress(total) for address, total in totals.items()}
+    query = {"topic": job.topic, "channel": job.channel}
+    query |= {"to_all": "true"} if job.options.to_all else {}
+    every = sum(totals.values())
+    shows = sys.stderr.isatty() and not job.options.json
+
+    async def redrive_one(address: str, total: int) -> None:
+        # `--rate` is the rate of the cluster: divided so that all nsqds finish at the same time.
+        rate = job.options.rate * total / every if every else 0
+        node = found.nodes[address]
+        async for so_far in redrive_at(job.fleet, node, query, total, rate):
+            progress[address] = so_far
+            if shows:
+                done = sum(each.done for each in progress.values())
+                sys.stderr.write(f"\rredriven: {done:,} of {every:,} ")
+                sys.stderr.flush()
+
+    await gather(*(redrive_one(address, total) for address, total in totals.items()))
+    if shows:
+        sys.stderr.write("\r\033[K")
+    # How many letters are in the channel now; an nsqd that does not say is left out.
+    nodes = [found.nodes[address] for address in totals]
+    stats = await job.fleet.stats(job.topic, job.channel, nodes=nodes)
+    job.errors |= known(stats.errors)
+    channels = {at: each.channel(job.topic, job.channel) for at, each in stats.value.items()}
+    still = {at: 0 if figures is None else figures.left for at, figures in channels.items()}
+    return await _say(job, progress, still)
 
 
 async def _found(job: Job) -> Survey:
@@ -82,51 +104,7 @@ async def _found(job: Job) -> Survey:
     return await survey(job.fleet, job.topic, job.channel)
 
 
-def _totals(job: Job, found: Survey) -> dict[str, int]:
-    """Return the number of letters to send back at each nsqd."""
-    left = job.options.limit or sys.maxsize
-    totals = {}
-    for address, figures in found.having.items():
-        if address in found.nodes:
-            totals[address] = min(left, max(0, figures.depth))
-            left -= totals[address]
-    return totals
-
-
-async def _all(job: Job, nodes: Mapping[str, tuple[Node, int]]) -> dict[str, RedriveProgress]:
-    """Send letters back at all nsqds at once; show the progress on a terminal."""
-    progress = {address: RedriveProgress(total) for address, (_, total) in nodes.items()}
-    query = {"topic": job.topic, "channel": job.channel}
-    query |= {"to_all": "true"} if job.options.to_all else {}
-    every = sum(total for _, total in nodes.values())
-    shows = sys.stderr.isatty() and not job.options.json
-
-    async def one(address: str) -> None:
-        node, total = nodes[address]
-        # `--rate` is the rate of the cluster: divided so that all nsqds finish at the same time.
-        rate = job.options.rate * total / every if every else 0
-        async for found in redrive_at(job.fleet, node, query, total, rate):
-            progress[address] = found
-            if shows:
-                done = sum(each.done for each in progress.values())
-                sys.stderr.write(f"\rredriven: {done:,} of {every:,} ")
-                sys.stderr.flush()
-
-    await asyncio.gather(*map(one, nodes))
-    if shows:
-        sys.stderr.write("\r\033[K")
-    return progress
-
-
-async def _left(job: Job, nodes: list[Node]) -> dict[str, int]:
-    """Ask how many letters are in the channel now; an nsqd that does not say is left out."""
-    stats = await job.fleet.stats(job.topic, job.channel, nodes=nodes)
-    job.errors |= known(stats.errors)
-    found = {at: each.channel(job.topic, job.channel) for at, each in stats.value.items()}
-    return {at: 0 if figures is None else figures.left for at, figures in found.items()}
-
-
-async def _say(job: Job, progress: Mapping[str, RedriveProgress], left: Mapping[str, int]) -> int:
+async def _say(job: Job, progress: dict[str, RedriveProgress], left: dict[str, int]) -> int:
     """Report what was sent back where, and why the rest was not; return the exit status."""
     reasons: Counter[str] = Counter()
     for address, one in progress.items():
@@ -140,14 +118,14 @@ async def _say(job: Job, progress: Mapping[str, RedriveProgress], left: Mapping[
     done = sum(one.done for one in progress.values())
     status = int(bool(reasons or job.errors))
     if job.options.json:
-        result = "done" if not status else "partly" if done else "failed"
+        result = "done" if not status else result_of(bool(done), True)
         record = {"verb": "redrive", "topic": job.topic, "channel": job.channel, "dry_run": False}
         record |= {"result": result, "redriven": done, "refused": dict(reasons), "rows": rows}
         record |= {"errors": job.errors, "next": job.next_steps(job.errors)}
         await job.say_json(record)
         return status
     await job.say(f"redriven: {done:,} letters of {job.what}")
-    await job.show(HEADINGS, rows, 1)
+    await job.show(("nsqd", "redriven", "refused", "left"), rows, 1)
     await job.say(*(f"  {count:,} NOT DONE: {why}" for why, count in reasons.most_common()))
     await job.say_errors(job.errors)
     return status

@@ -15,7 +15,7 @@ from sparq.program.flag_types import choice
 from sparq.program.verbs import MANY, Verb
 from sparq.protocol.durations import SECOND
 from sparq.protocol.option import option
-from sparq.tools.command_line import (
+from sparq.tools.commands import (
     CLIENT_HELP,
     CLIENT_OPTION,
     LOOKUPD_VARIABLE,
@@ -403,4 +403,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return launch("sparq.tools.admin.completion", words[1:])
     request = verbs.read(PROGRAM, VERBS, words, AdminOptions, FOOT)
     request = request._replace(options=with_environment(request.options))
-    return launch("sparq.tools.admin.main", request)
+    return launch("sparq.tools.admin.job", request)

@@ -1,0 +1,66 @@
+"""The generated pages are current, the public API is documented, and the site builds."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from docs import docstrings, reference, site
+
+from tests.scenarios.docs.pages import ROOT, text_of
+
+
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_the_reference_pages_are_current(name: str) -> None:
+    """`make docs` would write the same page."""
+    assert reference.PAGES[name]() == text_of(f"docs/{name}"), f"{name}: run 'make docs'"
+
+
+def test_every_public_name_and_option_is_described() -> None:
+    """Each class, function and method of the API has a docstring, and each table row a meaning."""
+    values = [
+        getattr(module, name)
+        for module in map(importlib.import_module, reference.MODULES)
+        for name in reference.public(module)
+    ]
+    members = [one for value in filter(inspect.isclass, values) for one in reference.members(value)]
+    rows = [row for page in reference.PAGES for row in text_of(f"docs/{page}").splitlines()]
+
+    assert [] == [value for value in values if not value.__doc__]
+    assert [] == [name for name, member in members if not member.__doc__]
+    assert [] == [row for row in rows if row.startswith("| `") and row.endswith("|  |")]
+
+
+def test_a_docstring_is_split_into_sections() -> None:
+    """A docstring is split into prose, examples, and sections whose entries may span lines."""
+    found = docstrings.read(
+        "Does ``this``:\n\n::\n\n    one()\n\nArgs:\n    one: the first,\n        goes on.\n"
+    )
+
+    assert "Does `this`:\n\n```python\none()\n```" == found.prose
+    assert {"Args": [("one", "the first, goes on.")]} == found.sections
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    """Each page of the repository is in the site, without a broken link or anchor."""
+    try:
+        mkdocs = site.environment() / "bin" / "mkdocs"
+    except subprocess.CalledProcessError:
+        shutil.rmtree(site.HOME, ignore_errors=True)
+        pytest.skip("needs an index of Python packages")
+    pages = site.assemble(tmp_path / "pages")
+    config = (ROOT / "docs" / "mkdocs.yml").read_text(encoding="utf-8")
+    (tmp_path / "mkdocs.yml").write_text(config.replace("../build/site/", ""), encoding="utf-8")
+
+    status, said = site.build(mkdocs, tmp_path / "mkdocs.yml")
+
+    assert status == 0, said
+    for page in pages:
+        name = page.relative_to(tmp_path / "pages").with_suffix(".html")
+        where = "index.html" if name.name == "README.html" else name
+        assert (tmp_path / "html" / where).is_file()
+    assert (tmp_path / "html" / "search" / "search_index.json").is_file()

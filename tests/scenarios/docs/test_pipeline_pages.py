@@ -1,0 +1,259 @@
+"""docs/pipeline.md, tables.md, sessions.md and spark.md: their commands, files and programs work.
+
+The programs for Spark Connect and for declarative pipelines are run in tests/scenarios/spark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow.compute as pc
+import pytest
+from deltalake import write_deltalake
+from pyspark.sql import SparkSession
+
+from sparq.pipeline import archive, metrics, own_metrics, settings
+from sparq.pipeline.reading.schema import CLICK_SCHEMA
+from sparq.pipeline.command import parse as parse_pipeline
+from sparq.pipeline.sessions.judge import FINDINGS, SESSIONS
+from sparq.pipeline.sessions.rules import RulesError, read_rules
+from sparq.pipeline.sink import Sink
+from sparq.program.supervised import SupervisedProcess
+from tests.pipeline.query_input import message_table
+from tests.pipeline.sessions.visitors import Bucket, Click
+from tests.pipeline.stored import process, stored
+from tests.scenarios.docs import pages
+from tests.support.published import numbered, publish_batches
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import wait_for
+
+PIPELINE, TABLES, SESSIONS_PAGE = (f"docs/{name}.md" for name in ("pipeline", "tables", "sessions"))
+START = pages.section(PIPELINE, "Start")
+OWN, UPGRADE = "A query of your own", "Upgrade a running query"
+LOG = "".join(pages.blocks(START, ""))
+"""The lines of `access.log` that the examples read."""
+MORE = (
+    b'203.0.113.9 - - [02/Mar/2026:10:59:00 +0000] "GET /old HTTP/1.1" 404 153 "-" "curl/8.5"\n'
+    b'203.0.113.9 - - [02/Mar/2026:11:30:00 +0000] "GET /new HTTP/1.1" 404 153 "-" "curl/8.5"\n'
+)
+"""Published after the first stop."""
+ENGINES = re.compile(
+    r"^### (.*?)\n.*?^```python\n(.*?)^```\n\n```\n(.*?)^```$", re.M | re.S
+).findall(pages.text_of(TABLES))
+
+
+def pipeline_commands() -> list[list[str]]:
+    """The flags of each command line of `sparq pipeline`."""
+    lines = [
+        line for line in pages.lines_of(PIPELINE, "sparq") if line.startswith("sparq pipeline")
+    ]
+    return [shlex.split(line)[2:] for line in lines]
+
+
+@pytest.mark.parametrize("words", pipeline_commands(), ids=" ".join)
+def test_the_pipeline_accepts_its_command_lines(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sparq pipeline` accepts each command line, with the page's file and an offset in JSON."""
+    (text,) = pages.blocks(START, "toml")
+    (tmp_path / "clicks.toml").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    offset = json.dumps({"127.0.0.1:4150/ab": {"index": 1, "ordinal": 1}})
+
+    assert parse_pipeline([word.replace("$(cat place.json)", offset) for word in words]).data
+
+
+class Reader:
+    """Follows docs/pipeline.md with the daemons of a test, in a folder."""
+
+    def __init__(self, folder: Path, lookupd: Server, nsqd: NsqdServer) -> None:
+        self.folder, self.lookupd, self.nsqd = folder, lookupd, nsqd
+
+    def publish(self, lines: bytes) -> None:
+        """Publish lines with the page's command."""
+        (line,) = pages.lines_of(PIPELINE, "to_nsq")
+        line = pages.with_addresses(line.partition(" <")[0], {"127.0.0.1:4150": self.nsqd.tcp})
+        command = [sys.executable, "-m", "sparq.tools", "to_nsq", *shlex.split(line)[1:]]
+        subprocess.run(command, input=lines, check=True, cwd=self.folder, timeout=60)
+
+    def pipeline(self, words: list[str], *done: str) -> int | None:
+        """Run the pipeline until files match all patterns, and stop it; returns its exit status."""
+        words = [word.replace("127.0.0.1:4161", self.lookupd.http) for word in words]
+        process = SupervisedProcess(
+            "pipeline",
+            [sys.executable, "-m", "sparq.cli", "pipeline", *words, "--metrics-address="],
+            self.folder / "pipeline.log",
+            environment=pages.spark_environment(),
+            folder=self.folder,
+        )
+        process.start()
+
+        def is_done() -> bool:
+            assert not process.has_ended(), process.log.read_text(errors="replace")[-4000:]
+            return all(any(self.folder.glob(pattern)) for pattern in done)
+
+        try:
+            wait_for(is_done, pages.SPARK_SECONDS, every=0.1)
+            return process.stop(pages.SPARK_SECONDS)
+        finally:
+            process.kill()
+
+    def run(self, title: str) -> str:
+        """Run the program under a heading; returns its output."""
+        (text,) = pages.blocks(pages.section(PIPELINE, title), "python")
+        return pages.run_spark(text.replace("127.0.0.1:4161", self.lookupd.http), self.folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_pages_pipeline_from_its_start_to_a_new_checkpoint(tmp_path: Path) -> None:
+    """The reader's own query prints the page's output, and continues where it ended.
+
+    SIGTERM ends the pipeline with status 0, and a new checkpoint continues where the old one ended:
+    each click is in one of the two folders.
+    """
+    first, *_, last = pipeline_commands()
+    (expected,) = pages.blocks(pages.section(PIPELINE, OWN), "")
+    with (
+        spawn_nsqlookupd(tmp_path) as lookupd,
+        spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd,
+    ):
+        reader = Reader(tmp_path, lookupd, nsqd)
+        reader.publish(LOG.encode())
+        commits = [f"data/checkpoint/{query}/commits/0" for query in settings.QUERIES]
+        assert 0 == reader.pipeline(first, *commits)
+        assert expected == reader.run(OWN)
+        place = reader.run(UPGRADE).strip()
+        reader.publish(MORE)
+        again = "2026-03-02 10:00 /old 4\n2026-03-02 11:00 /gone 1\n2026-03-02 11:00 /new 1\n"
+        assert again == reader.run(OWN)
+        from_there = [word.replace("$(cat place.json)", place) for word in last]
+        assert 0 == reader.pipeline(from_there, "data-2/checkpoint/metrics/commits/0")
+
+    both = [stored(tmp_path / name, "minutes") for name in ("data", "data-2")]
+    assert [6, 2] == [sum(one["clicks"].to_pylist()) for one in both]
+
+
+@pytest.fixture(scope="module")
+def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the tables of docs/tables.md in `data`: each line is a batch."""
+    folder = tmp_path_factory.mktemp("tables")
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", "11111111-aaaa")
+    for output in (archive.output(), metrics.output()):
+        sink = Sink(spark, str(folder / "data"), output)
+        for at, line in enumerate(LOG.encode().splitlines()):
+            process(sink, spark.createDataFrame(message_table([line], at)), at, output.split)
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
+    before = os.getcwd()
+    os.chdir(folder)
+    yield folder
+    os.chdir(before)
+
+
+@pytest.mark.parametrize(("title", "query", "output"), ENGINES, ids=[one[0] for one in ENGINES])
+def test_a_query_of_the_tables_prints_the_pages_output(
+    title: str, query: str, output: str, written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """polars, DuckDB, pandas and Spark print what the page says."""
+    if title == "Spark":  # its JVM, which all tests share, was started in another folder
+        query = query.replace('"data"', f'"{written / "data"}"')
+    exec(compile(query, title, "exec"), {})
+
+    assert output == capsys.readouterr().out
+
+
+def test_the_metrics_and_rules_of_the_pages_are_accepted(tmp_path: Path) -> None:
+    """The files in TOML are valid, and a mistake in the rules gives the page's sentence."""
+    (text,) = pages.blocks(pages.text_of(TABLES), "toml")
+    for metric in own_metrics.from_toml(tomllib.loads(text)["metrics"]):
+        own_metrics.MetricTable(metric, CLICK_SCHEMA)
+
+    page = pages.text_of(SESSIONS_PAGE)
+    (text,) = pages.blocks(page, "toml")
+    file = tmp_path / "my_rules.toml"
+    file.write_text(text, encoding="utf-8")
+    assert "scanner" in [name for name, *_ in read_rules(file, CLICK_SCHEMA).rules]
+    file.write_text(text.replace("errors * 2", "error * 2"), encoding="utf-8")
+    with pytest.raises(RulesError) as caught:
+        read_rules(file, CLICK_SCHEMA)
+    said = str(caught.value).removeprefix(f"{tmp_path}/")
+    assert f"sparq pipeline: {said}\n" in pages.blocks(page, "")
+
+
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `data`: two sessions that are over, and one that was open at the end."""
+    bucket = Bucket()
+    bucket.batch([Click(at * 6, f"/{at}", "198.51.100.2", "curl/8.5") for at in range(45)])
+    bucket.batch([Click(300, "/", "203.0.113.7"), Click(301, "/site.css", "203.0.113.7")])
+    visits = [Click(9_001, f"/{at}", "203.0.113.9") for at in range(29)]
+    bucket.batch([Click(9_000, "/robots.txt", "203.0.113.9"), *visits])
+    bucket.sweep()
+    bucket.close()
+    made = tmp_path_factory.mktemp("docs")
+    for name, rows, schema in (
+        ("sessions", bucket.sessions, SESSIONS),
+        ("findings", bucket.findings, FINDINGS),
+    ):
+        table = pl.DataFrame(rows, infer_schema_length=None).to_arrow().cast(schema)
+        table = table.sort_by("first_time")
+        table = table.append_column("date", pc.cast(table["first_time"], "date32"))
+        write_deltalake(made / "data" / name, table, partition_by=["date"])
+    return made
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_programs_of_sessions_print_the_pages_outputs(sessions: Path, number: int) -> None:
+    """DuckDB, polars and pandas read the tables, and print what the page shows."""
+    page = pages.text_of(SESSIONS_PAGE)
+    program, shown = pages.blocks(page, "python")[number], pages.blocks(page, "")[number]
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=False, cwd=sessions, text=True
+    )
+
+    assert shown == done.stdout, done.stderr
+
+
+def test_the_sql_of_sessions_gives_the_newest_findings_that_hold(sessions: Path) -> None:
+    """The query in plain SQL has the findings of the program below it."""
+    (query,) = pages.blocks(pages.text_of(SESSIONS_PAGE), "sql")
+    connection = duckdb.connect()
+    connection.register("findings", pl.read_delta(str(sessions / "data" / "findings")).to_arrow())
+
+    rows = connection.sql(query).fetchall()
+    assert [str(row[0]) for row in rows] == ["declared_robot", "undeclared_robot", "burst"]
+
+
+def test_the_function_of_the_spark_page_counts_all_messages(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The rows of the example sum up to the messages of the topic."""
+    text = pages.text_of("docs/spark.md").partition("## A function instead")[2]
+    kept: list[int] = []
+    with spawn_nsqd(tmp_path / "nsqd") as nsqd:
+        publish_batches(nsqd, "clicks", numbered(0, 500))
+        names: dict[str, Any] = {"spark": spark}
+        exec(pages.blocks(text, "python")[0].replace("127.0.0.1:4150", nsqd.tcp), names)
+        query = (
+            names["rows"]
+            .writeStream.foreachBatch(
+                lambda rows, _: kept.extend(row.messages for row in rows.collect())
+            )
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    assert 500 == sum(kept)
