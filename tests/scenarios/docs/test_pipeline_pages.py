@@ -24,8 +24,8 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from sparq.pipeline import archive, metrics, own_metrics, settings
-from sparq.pipeline.reading.schema import CLICK_SCHEMA
 from sparq.pipeline.command import parse as parse_pipeline
+from sparq.pipeline.reading.schema import CLICK_SCHEMA
 from sparq.pipeline.sessions.judge import FINDINGS, SESSIONS
 from sparq.pipeline.sessions.rules import RulesError, read_rules
 from sparq.pipeline.sink import Sink
