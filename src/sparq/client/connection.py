@@ -507,8 +507,9 @@ async def open_connection(address: str, config: Config) -> Connection:
             if place.is_path
             else loop.create_connection(make, place.host, place.port, local_addr=local)
         )
+    seconds = HANDSHAKE_SECONDS + (AUTH_SECONDS if config.auth_secret else 0.0)
     try:
-        async with asyncio.timeout(HANDSHAKE_SECONDS + (config.auth_secret != "") * AUTH_SECONDS):
+        async with asyncio.timeout(seconds):
             await connection.opened
     except BaseException as error:
         connection.fail(error if isinstance(error, Exception) else TimeoutError("cancelled"))
