@@ -57,8 +57,7 @@ REST_READS_MAX: Final = 16
 COMMANDS_MAX: Final = 256
 """This many commands are sent before the loop iteration ends: nsqd then works in parallel."""
 
-# With 100 tasks that publish, 32 and 50 are fastest; 64 is slower, and 256 a quarter slower
-# (performance.md, "A hundred tasks that publish").
+# With 100 tasks that publish, 32 and 50 are fastest; 64 is slower, and 256 a quarter slower.
 REQUESTS_MAX: Final = 50
 """The same for requests: of 100, nsqd works on one half while the client makes the other."""
 

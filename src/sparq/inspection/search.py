@@ -49,8 +49,7 @@ def windows(start: int, end: int, needle_size: int) -> Iterator[tuple[int, int]]
 
     Neighbours overlap, so that a needle of this size is whole in one of them wherever it is.
     """
-    # A search in one call kept the interpreter for 3 ms (performance.md, "Inspection: what was
-    # tried").
+    # A search in one call kept the interpreter for 3 ms.
     for low in range(start, end, WINDOW_BYTES):
         yield low, min(low + WINDOW_BYTES + max(0, needle_size - 1), end)
 

@@ -46,7 +46,7 @@ PATIENCE_SECONDS: Final = 10.0
 """Time after which the next run gets the messages that a killed run had in flight."""
 
 LEARN_SECONDS: Final = 5.0
-"""Time that an nsqd waits for nsqlookupd's list of a new topic's channels (decision 8)."""
+"""Time that an nsqd waits for nsqlookupd's list of a new topic's channels."""
 
 POLL_SECONDS: Final = 0.25
 CONNECT_SECONDS: Final = 10.0
