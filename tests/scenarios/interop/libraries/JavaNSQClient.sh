@@ -13,4 +13,4 @@ cp "$(find /usr/lib -name libnetty-tcnative.so)" libnetty_tcnative.so
 find "$checkouts/JavaNSQClient/src" "$programs" -name '*.java' >sources
 javac -nowarn -d . -cp "$jars" @sources
 cp "$checkouts"/JavaNSQClient/src/main/resources/* .
-java -Djava.library.path=. -cp "$jars" EachTest NSQConsumerTest NSQProducerTest 2>&1
+LD_LIBRARY_PATH=. java -cp "$jars" EachTest NSQConsumerTest NSQProducerTest 2>&1
