@@ -24,8 +24,8 @@ from bench.pipeline_clicks import Crowd
 from bench.pipeline_running import Running, note
 from sparq.demo import website
 from sparq.demo.generator import PLANTED, line_of
+from sparq.demo.scores import Labels, scores
 from sparq.pipeline import spam_analysis
-from sparq.pipeline.report.audit import Labels, scores
 from sparq.pipeline.report.figures import newest_findings, scan
 from sparq.pipeline.storage import TablePlace
 

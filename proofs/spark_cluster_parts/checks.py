@@ -7,8 +7,9 @@ from pathlib import Path
 
 from proofs.exactly_once import archived, problems
 from proofs.spark_cluster_parts.feed import TOPIC
+from sparq.demo.scores import Labels, scores
 from sparq.pipeline import spam_analysis
-from sparq.pipeline.report.audit import Hashes, Labels, audit, scores
+from sparq.pipeline.report.audit import Hashes, audit
 from sparq.pipeline.report.figures import newest_findings, scan
 from sparq.pipeline.run.processes import LocalCluster
 from sparq.pipeline.storage import TablePlace

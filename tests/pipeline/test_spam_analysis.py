@@ -7,10 +7,10 @@ import polars as pl
 import pytest
 
 from sparq.demo.generator import generate
+from sparq.demo.scores import scores
 from sparq.pipeline import spam_analysis
 from sparq.pipeline.channels import with_batch_time
 from sparq.pipeline.reading.schema import CLICK_SCHEMA
-from sparq.pipeline.report.audit import scores
 from sparq.pipeline.report.figures import newest_findings, scan
 from sparq.pipeline.sessions.pack import PACKED_DDL, bucket_count, pack
 from sparq.pipeline.sessions.rules import read_rules

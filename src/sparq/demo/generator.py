@@ -26,7 +26,7 @@ from operator import attrgetter
 from sparq.demo import website
 from sparq.demo.website import HOST, Browser, Hit, SiteModel, Visitor
 
-DECLARED, UNDECLARED, BURST, BARE, REPEATS = (
+REASONS = DECLARED, UNDECLARED, BURST, BARE, REPEATS = (
     "declared_robot",
     "undeclared_robot",
     "burst",

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.demo.generator import generate
+from sparq.demo.scores import scores
 from sparq.pipeline import archive, metrics, spam_analysis
-from sparq.pipeline.report.audit import HASH_DTYPE, SQL, audit, compare, hashes, report_of, scores
+from sparq.pipeline.report.audit import HASH_DTYPE, SQL, audit, compare, hashes, report_of
 from sparq.pipeline.sessions.rules import REASONS
 from tests.pipeline.report.sample_tables import add, written
 

@@ -6,7 +6,7 @@ runs as it stands in polars, DuckDB and Spark; docs/tables.md shows it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import xxhash
 
+from sparq.demo.scores import Labels, scores
 from sparq.pipeline.report.figures import STATUSES, TABLES, figures_of, newest_findings, scan
 from sparq.pipeline.sessions.rules import REASONS
 from sparq.pipeline.spam_analysis import FINDINGS
@@ -28,8 +29,6 @@ RECORDS = ("acknowledged", "resent")
 """Files with a hash for each publish with OK, and for each further send without an answer."""
 
 Hashes = np.ndarray[tuple[int], np.dtype[np.uint64]]
-Labels = Mapping[tuple[str, str], frozenset[str]]
-"""(address, user agent) -> the reasons for which a visitor was planted."""
 
 
 def audit(
@@ -118,21 +117,3 @@ def report_of(
     if labels is not None:
         report["scores"] = scores(newest_findings(scan(data, FINDINGS)).to_dicts(), labels)
     return report, figures
-
-
-def scores(findings: Iterable[Mapping[str, Any]], labels: Labels) -> dict[str, dict[str, float]]:
-    """How well findings match the labels, by reason, and of all reasons together (`all`)."""
-    found = {(row["address"], row["user_agent"], row["reason"]) for row in findings}
-    planted = {(*who, reason) for who, reasons in labels.items() for reason in reasons}
-    scored = {}
-    for name in (*REASONS, "all"):
-        mine = {one for one in found if name in ("all", one[2])}
-        theirs = {one for one in planted if name in ("all", one[2])}
-        right = len(mine & theirs)
-        scored[name] = {
-            "found": len(mine),
-            "planted": len(theirs),
-            "precision": round(right / len(mine), 4) if mine else 1.0,
-            "recall": round(right / len(theirs), 4) if theirs else 1.0,
-        }
-    return scored

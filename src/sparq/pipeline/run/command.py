@@ -13,13 +13,15 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from importlib.resources import files
 from pathlib import Path
 
 from sparq.demo.generator import Day
+from sparq.demo.scores import Labels
 from sparq.pipeline import folders
 from sparq.pipeline.command import parse, values_of
 from sparq.pipeline.folders import write_json
-from sparq.pipeline.report.audit import Labels, read_records, report_of
+from sparq.pipeline.report.audit import read_records, report_of
 from sparq.pipeline.report.page import page_of, text_of
 from sparq.pipeline.run.processes import App, LocalCluster, free_port
 from sparq.pipeline.run.publishing import PublishProgress, publish, read_lines
@@ -42,24 +44,6 @@ SHOW_SECONDS = 5.0
 STOP_SECONDS = 120.0
 BEHIND_SPARK = 10
 """The niceness of the publishing thread: Spark's start, which takes longer, goes first."""
-
-WHERE = """
-  nsqlookupd  {lookupd.tcp} (HTTP {lookupd.http})
-  nsqd        {nsqds}
-  nsqadmin    http://{admin}/
-  Spark       once it has started, {data}/run/app.json has the addresses of its UI and metrics
-
-  publish a click, or a whole log:
-    curl -d '203.0.113.7 - - [21/Nov/2026:10:00:00 +0000] "GET /pricing HTTP/1.1" 200 5120 "-" \
-"Mozilla/5.0"' 'http://{first}/pub?topic={topic}'
-    curl --data-binary @access.log 'http://{first}/mpub?topic={topic}'
-
-  watch:   sparq top --lookupd-http-address={lookupd.http}
-  manage:  sparq admin list --lookupd-http-address={lookupd.http}
-  output:  {data}/clicks  {data}/minutes  {data}/findings
-  stop:    Ctrl-C
-
-"""
 
 
 class PipelineRun:
@@ -236,7 +220,8 @@ def up(data: Path, config: str = "") -> int:
         nsqds = ", ".join(f"{member.tcp} (HTTP {member.http})" for member in cluster.nsqds)
         places = {"nsqds": nsqds, "first": cluster.nsqds[0].http, "data": data}
         places |= {"lookupd": cluster.lookupd, "admin": cluster.members[-1].http}
-        sys.stdout.write(WHERE.format(topic=runner.settings.topic, **places))
+        where = (files("sparq.pipeline.run") / "up.txt").read_text()
+        sys.stdout.write(where.format(topic=runner.settings.topic, **places))
         sys.stdout.flush()
         runner.enter("running")
         with suppress(KeyboardInterrupt):
