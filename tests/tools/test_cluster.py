@@ -68,7 +68,7 @@ async def asked(making: Made) -> tuple[dict[str, dict[str, list[str]]], dict[str
     """Return the channels of each nsqd, and the errors of those that did not answer."""
     async with making as asking:
         stats = await asking.stats()
-        return {address: channels(each) for address, (each, _) in stats.items()}, asking.errors
+        return {address: channels(each.figures) for address, each in stats.items()}, asking.errors
 
 
 @pytest.mark.parametrize("by", ["host:port", "URL", "nsqlookupd", "nsqlookupd, by topic"])

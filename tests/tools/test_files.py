@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.tools import files as output_module
+from sparq.tools.commands import NsqToFileOptions as Options
 from sparq.tools.files import (
     FilenameError,
     Folder,
@@ -40,7 +41,7 @@ HOST = socket.gethostname()
 
 def host_of(identifier: str) -> str:
     """Return the host in names with this `--host-identifier`."""
-    return template("x", "", "t", identifier, is_revised=False, is_gzip=False).host
+    return template(Options(filename_format="x", host_identifier=identifier), "t").host
 
 
 def put(folder: Folder, *entries: str, data: bytes = b"data") -> None:
@@ -197,10 +198,12 @@ def test_a_folder_that_cannot_be_written_to(
         Folder(str(tmp_path))
 
 
-def made(filename_format: str, topic: str = "clicks", **changes: bool) -> Template:
+def made(filename_format: str, topic: str = "clicks", *, moved: bool = False, **changes: Any) -> Template:
     """Return a template with the host `web`; revision and gzip are off by default."""
-    kinds = {"is_revised": False, "is_gzip": False, **changes}
-    return template(filename_format, "%H", topic, "web", **kinds)
+    options = Options(
+        filename_format=filename_format, datetime_format="%H", host_identifier="web", **changes
+    )
+    return template(options, topic, is_moved=moved)
 
 
 @pytest.mark.parametrize(
@@ -238,16 +241,17 @@ def test_the_host_name_is_filled_in() -> None:
 
 def test_the_revision_is_required_or_removed() -> None:
     """<REV> is required if files have revisions, and removed if they have none."""
-    assert "a<REV>" == made("a<REV>", is_revised=True).text
     assert "a.log" == made("a<REV>.log").text
-    with pytest.raises(FilenameError, match="missing <REV> in --filename-format"):
-        made("a", is_revised=True)
+    for several in ({"moved": True}, {"rotate_size": 1}, {"rotate_interval_ns": 1}, {"gzip": True}):
+        assert made("a<REV>", **several).text.startswith("a<REV>")
+        with pytest.raises(FilenameError, match="missing <REV> in --filename-format"):
+            made("a", **several)
 
 
 def test_gzip_adds_a_suffix_to_the_name() -> None:
     """`.gz` is added unless the name already ends with it."""
-    assert "a.log.gz" == made("a.log", is_gzip=True).text
-    assert "a.gz" == made("a.gz", is_gzip=True).text
+    assert "a<REV>.log.gz" == made("a<REV>.log", gzip=True).text
+    assert "a<REV>.gz" == made("a<REV>.gz", gzip=True).text
 
 
 @pytest.mark.parametrize(
@@ -303,9 +307,12 @@ def make(
         Template(name, datetime_format, "t", "host"),
         Folder(str(tmp_path / "work")),
         Folder(str(tmp_path / finished)) if finished else None,
-        rotate_size=size,
-        rotate_interval_ns=interval_ns,
-        gzip_level=gzip_level,
+        Options(
+            rotate_size=size,
+            rotate_interval_ns=interval_ns,
+            gzip=bool(gzip_level),
+            gzip_level=gzip_level,
+        ),
     )
 
 
@@ -548,7 +555,7 @@ def make_left_file(tmp_path: Path, name: str, data: bytes) -> None:
 def finish(tmp_path: Path, *, is_gzip: bool = False) -> dict[str, bytes]:
     """Finish files of earlier runs; return those in the folder of finished files."""
     work, done = Folder(str(tmp_path / "work"), is_owned=True), Folder(str(tmp_path / "done"))
-    TopicOutput(TEMPLATE, work, done, gzip_level=int(is_gzip)).recover_files()
+    TopicOutput(TEMPLATE, work, done, Options(gzip=is_gzip)).recover_files()
     return files(tmp_path / "done")
 
 
@@ -615,9 +622,9 @@ def test_a_file_with_a_writer_is_left_alone(tmp_path: Path) -> None:
     """The file stays until its writer closes it or is killed; no other output appends to it."""
     work, done = Folder(str(tmp_path / "work"), is_owned=True), Folder(str(tmp_path / "done"))
     template = Template("f<REV>", "", "", "")
-    first, second = (TopicOutput(template, work, done) for _ in range(2))
+    first, second, third = (TopicOutput(template, work, done, Options()) for _ in range(3))
     first.write([b"a"], sync=True)
-    TopicOutput(template, work, done).recover_files()
+    third.recover_files()
     second.write([b"b"], sync=True)
 
     assert {"f-000000": b"a\n", "f-000001": b"b\n"} == files(tmp_path / "work")

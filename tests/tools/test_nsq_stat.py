@@ -10,13 +10,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sparq.client import Consumer
+from sparq.cluster.figures import ChannelFigures, NsqdFigures, TopicFigures
+from sparq.cluster.rows import NodeStats, tables
 from sparq.daemon.access import tokens
 from sparq.tools.commands import ToolError, UsageError, parse
-from sparq.tools.nsq_stat import FIGURES, Options, row, stat
+from sparq.tools.nsq_stat import Options, line, stat
 from sparq.tools.terminal import PipeOutput
 from tests.client.certificates import certificates
 from tests.support.servers import NsqdServer, Server, free_port
@@ -232,10 +235,16 @@ async def test_invalid_values_are_refused(tmp_path: Path, words: list[str], reas
 
 def test_rates_are_truncated_as_in_go() -> None:
     """Rates are cut towards zero, also negative ones: counters restart with their nsqd."""
-    before, now = ({**dict.fromkeys(FIGURES, 7), "message_count": count} for count in (100, 93))
 
-    assert "     -3      -3 | " == row(now, before, 2.0)[:18]
-    assert "      3       3 | " == row(before, now, 2.0)[:18]
+    def sample(count: int) -> Any:
+        channel = ChannelFigures(channel_name="c", depth=7, message_count=count)
+        figures = NsqdFigures(listed=[TopicFigures(topic_name="t", listed=[channel])])
+        return tables([(NodeStats(figures, 0.0), None)])[1].find("t", "c")
+
+    before, now = sample(100), sample(93)
+
+    assert "     -3      -3 | " == line(now, before, 2.0)[:18]
+    assert "      3       3 | " == line(before, now, 2.0)[:18]
 
 
 class TlsOnlyNsqd(NsqdServer):

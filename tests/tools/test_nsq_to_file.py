@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientTimeout, web
+from aiohttp import web
 
 from sparq.client import Consumer
-from sparq.client.config import Config
+from sparq.protocol.durations import MINUTE
 from sparq.protocol.lookup import LISTED_MAX
 from sparq.protocol.patterns import Pattern
 from sparq.tools import commands
@@ -66,10 +66,13 @@ def listing(*topics: object, status: int = 200) -> web.Response:
     return web.json_response({"topics": list(topics)}, status=status)
 
 
-def topic_finder(*lookupds: str, pattern: str = "", config: Config | None = None) -> TopicFinder:
+def topic_finder(*lookupds: str, pattern: str = "", opts: tuple[str, ...] = ()) -> TopicFinder:
     """Return a finder that asks these nsqlookupds."""
-    timeout = ClientTimeout(total=60, connect=60)
-    return TopicFinder(lookupds, Pattern(pattern), config or Config(), timeout)
+    minute = {"http_client_connect_timeout_ns": MINUTE, "http_client_request_timeout_ns": MINUTE}
+    options = commands.NsqToFileOptions(
+        lookupd_http_addresses=lookupds, consumer_opt=opts, **minute
+    )
+    return TopicFinder(options, Pattern(pattern))
 
 
 async def test_answers_are_merged_matched_and_sorted() -> None:
@@ -92,9 +95,7 @@ async def test_a_failing_nsqlookupd_is_logged_once(caplog: pytest.LogCaptureFixt
 async def test_the_secret_is_sent() -> None:
     """The secret is sent in the header that consumers use."""
     async with site(listing("a")) as (address, asked):
-        await topic_finder(
-            address, config=Config(auth_secret="s3cr3t", auth_without_tls=True)
-        ).known()
+        await topic_finder(address, opts=("auth_secret,s3cr3t", "auth_without_tls")).known()
 
     assert "Bearer s3cr3t" == asked[0].headers["Authorization"]
 

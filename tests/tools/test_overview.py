@@ -8,16 +8,9 @@ from typing import Any
 import pytest
 
 from sparq.cluster.figures import NsqdFigures, read
+from sparq.cluster.rows import NodeStats
 from sparq.tools import overview as module
-from sparq.tools.overview import (
-    GoneNsqd,
-    NsqdSample,
-    Overview,
-    OverviewRow,
-    SampleHistory,
-    overview,
-    sample_of,
-)
+from sparq.tools.overview import Overview, OverviewRow, SampleHistory
 
 
 def channel(name: str, messages: int, depth: int, **facts: Any) -> dict[str, Any]:
@@ -37,23 +30,25 @@ def topic(name: str, messages: int, *channels: dict[str, Any], depth: int = 0) -
     }
 
 
-def stats(*topics: dict[str, Any], start_time: int = 7, **changes: Any) -> NsqdFigures:
-    document = {"version": "1.3.0", "health": "OK", "start_time": start_time, **changes}
+def stats(*topics: dict[str, Any], **changes: Any) -> NsqdFigures:
+    document = {"version": "1.3.0", "health": "OK", "start_time": 7, **changes}
     return read(json.dumps({**document, "topics": topics}).encode())
 
 
-def between(before: NsqdFigures, now: NsqdFigures, seconds: float = 2.0) -> Overview:
-    """Return the overview of one nsqd between two samples."""
-    return overview(
-        {"a:1": sample_of(before, 100.0)}, {"a:1": sample_of(now, 100.0 + seconds)}, {}, 102.0
-    )
+def between(before: NsqdFigures, now: NsqdFigures) -> Overview:
+    """Return the overview of one nsqd between two samples, 2 s apart."""
+    past = SampleHistory()
+    past.add({"a:1": NodeStats(before, 100.0)}, 100.0)
+    return past.add({"a:1": NodeStats(now, 102.0)}, 102.0)
 
 
-def test_rates_are_growth_per_second() -> None:
-    """Published, finished and returned messages per second.
+def alone(**samples: NsqdFigures) -> Overview:
+    """Return the overview of a first sample."""
+    return SampleHistory().add({at: NodeStats(each, 5.0) for at, each in samples.items()}, 5.0)
 
-    Go's nsqd has no counter of finished messages: their rate follows from the other counters.
-    """
+
+def test_a_row_has_the_figures_of_its_channel() -> None:
+    """Rates and sums are those of `cluster.rows`; the cluster's are sums over topics and rows."""
     before = stats(topic("t", 100, channel("c", 100, 40, in_flight_count=10)))
     facts = {"requeue_count": 4, "timeout_count": 2, "deferred_count": 1}
     now = stats(topic("t", 300, channel("c", 300, 89, in_flight_count=10, **facts)))
@@ -66,55 +61,12 @@ def test_rates_are_growth_per_second() -> None:
         *(row.requeue_rate, row.timeout_rate),
     )
     assert (89, 10, 1, 1) == (row.depth, row.in_flight, row.deferred, row.clients)
-    assert (1, 1, 100.0) == (seen.nsqds, seen.topics, seen.in_rate)
-
-
-def test_sparqs_counter_of_finished_messages_is_used() -> None:
-    """An emptied channel has finished nothing: sparq's own counter is used."""
-    before = stats(topic("t", 100, channel("c", 100, 100, finish_count=0)))
-    now = stats(topic("t", 100, channel("c", 100, 0, finish_count=0)))
-
-    assert 0.0 == between(before, now).rows[0].out_rate
-
-
-def test_figures_of_all_nsqds_are_summed() -> None:
-    """An nsqd that is new or restarted adds its figures but no rate."""
-    before = stats(topic("t", 10, channel("c", 10, 10)))
-    grown = stats(topic("t", 30, channel("c", 30, 10)))
-    anew = stats(topic("t", 500, channel("c", 500, 5, paused=True)), start_time=8)
-    samples = {"a:1": sample_of(before, 0.0), "b:1": sample_of(before, 0.0)}
-
-    seen = overview(
-        samples,
-        {
-            "a:1": sample_of(grown, 10.0),
-            "b:1": sample_of(anew, 10.0),
-            "c:1": sample_of(grown, 10.0),
-        },
-        {},
-        10.0,
-    )
-
-    (row,) = seen.rows
-    assert (25, 2.0, 2.0, 3, True) == (
-        *(row.depth, row.in_rate, row.out_rate),
-        *(row.clients, row.is_paused),
-    )
-    assert (3, 25) == (seen.nsqds, seen.total("depth"))
-
-
-def test_a_counter_that_restarts_adds_nothing() -> None:
-    """The counters of a topic that was deleted and created again restart at 0."""
-    before = stats(topic("t", 100, channel("c", 100, 0)))
-    now = stats(topic("t", 3, channel("c", 3, 3)))
-
-    (row,) = between(before, now).rows
-    assert (0.0, 0.0, 3) == (row.in_rate, row.out_rate, row.depth)
+    assert (1, 1, 100.0, 89) == (seen.nsqds, seen.topics, seen.in_rate, seen.total("depth"))
 
 
 def test_the_first_sample_has_no_rates() -> None:
     """The first sample has no rates."""
-    seen = overview({}, {"a:1": sample_of(stats(topic("t", 9, channel("c", 9, 3))), 5.0)}, {}, 5.0)
+    seen = alone(a=stats(topic("t", 9, channel("c", 9, 3))))
 
     (row,) = seen.rows
     assert (None, None, None) == (row.in_rate, row.out_rate, row.lag_seconds)
@@ -138,41 +90,22 @@ def test_a_topic_with_messages_in_no_channel_has_a_row() -> None:
     assert rows[0].out_rate is None
 
 
-def test_lag_is_the_age_of_the_oldest_message_of_all_nsqds() -> None:
-    """If an nsqd reports none, as Go's, it is estimated; a topic's own row has none."""
-    ages = [3.5, 12, None]
-    samples = {
-        f"{number}:1": sample_of(
-            stats(topic("t", 1, channel("c", 1, 1, oldest_waiting_seconds=age))), 0
-        )
-        for number, age in enumerate(ages)
-    }
-
-    assert overview({}, samples, {}, 0).rows[0].lag_seconds is None
-    del samples["2:1"]
-    assert 12.0 == overview({}, samples, {}, 0).rows[0].lag_seconds
-    facts = {"out_rate": 10.0, "depth": 40, "in_flight": 10}
-    assert 5.0 == OverviewRow("t", "c", ages=(99.0, None), **facts).lag_seconds
-    assert OverviewRow("t", depth=1).lag_seconds is None
-
-
 def test_an_nsqd_that_is_gone_is_named_with_its_last_figures() -> None:
     """They are in no sum: its messages cannot be delivered now."""
     facts = {"in_flight_count": 2, "oldest_waiting_seconds": 5.0}
-    last = sample_of(stats(topic("t", 9, channel("c", 9, 7, **facts))), 100.0)
-    alive = sample_of(stats(topic("t", 1, channel("c", 1, 1))), 130.0)
+    last = NodeStats(stats(topic("t", 9, channel("c", 9, 7, **facts))), 100.0)
+    alive = NodeStats(stats(topic("t", 1, channel("c", 1, 1))), 100.0)
+    past = SampleHistory()
+    past.add({"a:1": alive, "b:1": last}, 100.0)
 
-    both = overview({}, {"a:1": alive}, {"b:1": last}, 130.0)
-    alone = overview({}, {}, {"b:1": last}, 130.0)
+    both = past.add({"a:1": alive}, 130.0)
+    nobody = past.add({}, 131.0)
 
     (row,) = both.rows
     assert (1, 0, 1, ("b:1",)) == (row.depth, row.in_flight, row.clients, row.gone)
-    assert "nsqd gone" == row.state.words
-    assert {"b:1": GoneNsqd(30.0, 7, 2, 0)} == both.gone
-    assert (0, "nsqd gone", 0) == (
-        *(alone.rows[0].nsqds, alone.rows[0].state.words),
-        alone.nsqds,
-    )
+    assert "nsqd gone" == row.state
+    assert {"b:1": {"seconds": 30.0, "depth": 7, "in_flight": 2, "deferred": 0}} == both.gone
+    assert (0, "nsqd gone", 0) == (nobody.rows[0].nodes, nobody.rows[0].state, nobody.nsqds)
 
 
 def test_an_nsqd_that_was_drained_is_no_alarm() -> None:
@@ -180,7 +113,7 @@ def test_an_nsqd_that_was_drained_is_no_alarm() -> None:
     past = SampleHistory()
     drained = stats(topic("t", 9, channel("c", 9, 0)), draining=True)
     full = stats(topic("t", 9, channel("c", 9, 1)), draining=True)
-    past.add({"a:1": sample_of(drained, 0.0), "b:1": sample_of(full, 0.0)}, 0.0)
+    past.add({"a:1": NodeStats(drained, 0.0), "b:1": NodeStats(full, 0.0)}, 0.0)
     seen = past.add({}, 2.0)
 
     assert ({"b:1"}, {"a:1"}) == (seen.gone.keys(), seen.drained)
@@ -193,18 +126,14 @@ def test_a_channel_of_a_paused_topic_says_so() -> None:
     seen = between(stats(), stats(paused, health="NOK\x1b[2J", reserve={"is_short": True}))
 
     (row,) = seen.rows
-    assert ("topic paused", True, False) == (row.state.words, row.topic_paused, row.is_paused)
+    assert ("topic paused", True, False) == (row.state, row.topic_paused, row.paused)
     assert {"a:1": "disk full: NOK [2J"} == seen.ill
 
 
-def one_channel_sample(
-    at: float, finished: int = 0, depth: int = 5, *, start_time: int = 7
-) -> NsqdSample:
+def one_channel_sample(at: float, finished: int = 0, depth: int = 5) -> NodeStats:
     """Return a sample of one channel with a consumer."""
     facts = {"finish_count": finished, "oldest_waiting_seconds": 0.0}
-    return sample_of(
-        stats(topic("t", 9, channel("c", 9, depth, **facts)), start_time=start_time), at
-    )
+    return NodeStats(stats(topic("t", 9, channel("c", 9, depth, **facts))), at)
 
 
 def test_idle_time_counts_from_the_last_finished_message() -> None:
@@ -220,15 +149,15 @@ def test_idle_time_counts_from_the_last_finished_message() -> None:
         (66, 1, 0),
     ):
         (row,) = past.add({"a:1": one_channel_sample(at, finished, depth)}, float(at)).rows
-        idle.append((row.idle_seconds, row.state.words))
+        idle.append((row.unfinished_seconds, row.state))
 
     expected = [
-        (None, "ok"),
+        (0.0, "ok"),
         (30.0, "ok"),
         (60.0, "stuck"),
-        (None, "ok"),
+        (0.0, "ok"),
         (4.0, "ok"),
-        (None, "ok"),
+        (0.0, "ok"),
     ]
     assert expected == idle
 
@@ -240,7 +169,7 @@ def test_an_nsqd_that_is_gone_is_kept_until_it_is_back_or_forgotten() -> None:
     gone = past.add({"a:1": one_channel_sample(2.0)}, 2.0)
     still = past.add({"a:1": one_channel_sample(4.0)}, 4.0)
 
-    assert (2.0, 4.0) == (gone.gone["b:1"].seconds, still.gone["b:1"].seconds)
+    assert (2.0, 4.0) == (gone.gone["b:1"]["seconds"], still.gone["b:1"]["seconds"])
     assert (5, ("b:1",)) == (still.rows[0].depth, still.rows[0].gone)
     assert [("a:1", False), ("b:1", True)] == [
         (part.address, part.is_gone) for part in past.parts(("t", "c"))
@@ -253,11 +182,15 @@ def test_an_nsqd_that_is_gone_is_kept_until_it_is_back_or_forgotten() -> None:
     assert [] == past.parts(("t", "other"))
 
 
-def test_an_nsqd_that_was_restarted_has_no_rate_at_first() -> None:
-    """A restarted nsqd's counters begin at 0."""
+def test_an_nsqd_that_is_gone_is_no_progress() -> None:
+    """The sum of finished messages falls with it; a channel that is stuck stays so."""
     past = SampleHistory()
-    past.add({"a:1": one_channel_sample(0.0, 50)}, 0.0)
-    assert past.add({"a:1": one_channel_sample(2.0, 1, start_time=8)}, 2.0).rows[0].out_rate is None
+    both = ("a:1", "b:1")
+    past.add({at: one_channel_sample(0.0, 10) for at in both}, 0.0)
+    past.add({"a:1": one_channel_sample(30.0, 10)}, 30.0)
+    (row,) = past.add({"a:1": one_channel_sample(61.0, 10)}, 61.0).rows
+
+    assert (61.0, "stuck, nsqd gone") == (row.unfinished_seconds, row.state)
 
 
 def test_the_number_of_gone_nsqds_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,16 +205,18 @@ def test_the_number_of_gone_nsqds_is_limited(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_each_topic_has_a_state() -> None:
     """A topic without a channel keeps its messages for the first one."""
-    assert "no channel" == OverviewRow("t").state.words
-    assert "ok" == OverviewRow("t", has_channels=True).state.words
-    assert "paused" == OverviewRow("t", is_paused=True).state.words
+    assert "no channel" == OverviewRow("t", nodes=1).state
+    assert "ok" == OverviewRow("t", nodes=1, has_channels=True).state
+    assert "paused" == OverviewRow("t", nodes=1, paused=True).state
+    assert "paused, nsqd gone" == OverviewRow("t", nodes=1, paused=True, gone=("a:1",)).state
 
 
 def test_the_worst_state_comes_first() -> None:
     """Rows are sorted by their state; an nsqd that is gone makes each state worse."""
-    stuck = OverviewRow("t", "a", clients=1, depth=1, ages=(0.0,), idle_seconds=60.0)
-    gone, partly = OverviewRow("t", "b", nsqds=0), OverviewRow("t", "c", clients=1, gone=("a:1",))
-    rows = [OverviewRow("t", "d", clients=1), partly, OverviewRow("t", "e"), gone, stuck]
+    here = {"nodes": 1, "clients": 1}
+    stuck = OverviewRow("t", "a", depth=1, unfinished_seconds=60.0, **here)
+    gone, partly = OverviewRow("t", "b"), OverviewRow("t", "c", gone=("a:1",), **here)
+    rows = [OverviewRow("t", "d", **here), partly, OverviewRow("t", "e", nodes=1), gone, stuck]
 
-    ordered = sorted(rows, key=lambda row: row.state, reverse=True)
+    ordered = sorted(rows, key=lambda row: row.severity, reverse=True)
     assert ["b", "a", "e", "c", "d"] == [row.channel for row in ordered]

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import itertools
 import re
+from functools import partial
 
 from rich.console import Console
 
 from sparq.cluster.figures import Client
+from sparq.cluster.rows import Reader
 from sparq.tools.overview import ChannelPart, Overview, OverviewRow
-from sparq.tools.screen import (
-    COMPLAINTS_MAX,
-    ChannelFacts,
-    Screen,
-    channel_page,
-    clients_above,
-    fitting,
-)
-from sparq.tools.view import (
-    BY_NAME,
-    COLUMNS,
-    View,
-)
+from sparq.tools.screen import COMPLAINTS_MAX, ChannelFacts, Screen, fitting
+from sparq.tools.view import BY_NAME, COLUMNS, View, aligned
 
+row_of = partial(OverviewRow, nodes=1)
 CLIENT = Client(
     *("10.0.0.1:5", "", "c1", "h1", "go-nsq"),
     **{"ready_count": 7, "in_flight_count": 3, "finish_count": 1234, "requeue_count": 2},
@@ -30,28 +22,34 @@ CLIENT = Client(
 )
 
 
-def drawn(facts: ChannelFacts, first: int = 0, height: int = 20, channel: str = "c") -> list[str]:
-    console = Console(width=150, height=40, color_system=None, force_terminal=False)
+def drawn(
+    facts: ChannelFacts, first: int = 0, height: int = 20, channel: str = "c", width: int = 150
+) -> list[str]:
+    """Return the lines of the opened channel, between the head line and the keys."""
+    size = {"width": width, "height": height + 3}
+    console = Console(**size, color_system=None, force_terminal=False)
+    view = View()
+    view.opened, view.first = ("t", channel), first
     with console.capture() as captured:
-        console.print(channel_page(("t", channel), facts, first, height))
-    return captured.get().rstrip("\n").split("\n")
+        console.print(Screen(view, "sparq top", console).contents(Overview(), {}, facts))
+    return captured.get().rstrip("\n").split("\n")[1:-1]
 
 
 def test_texts_of_clients_cannot_change_the_screen() -> None:
     """Control characters are not sent to the terminal."""
     hostile = Client(client_id="\x1b[2J", hostname="a", user_agent="u\n")
 
-    shown = "".join(drawn(ChannelFacts(OverviewRow("t", "c"), [], {"a:1": [hostile]})))
+    shown = "".join(drawn(ChannelFacts(row_of("t", "c"), [], [("a:1", hostile)])))
     assert " [2J" in shown
     assert shown.isprintable()
 
 
 def test_nsqds_and_clients_are_shown() -> None:
     """Each nsqd is shown with its figures, also one that is gone; each client with its counters."""
-    row = OverviewRow("t", "c", depth=7, clients=1, idle_seconds=72.0)
-    parts = [ChannelPart("a:1", OverviewRow("t", "c", depth=1_234, clients=1), False)]
-    parts.append(ChannelPart("b:1", OverviewRow("t", "c", depth=5), True))
-    clients = {"a:1": [CLIENT]}
+    row = row_of("t", "c", depth=7, clients=1, unfinished_seconds=72.0)
+    parts = [ChannelPart("a:1", row_of("t", "c", depth=1_234, clients=1), False)]
+    parts.append(ChannelPart("b:1", row_of("t", "c", depth=5), True))
+    clients = [("a:1", CLIENT)]
 
     lines = drawn(ChannelFacts(row, parts, clients))
 
@@ -66,37 +64,35 @@ def test_nsqds_and_clients_are_shown() -> None:
 
 def test_clients_scroll() -> None:
     """As many as fit are shown, with the total number; scrolling stops at the last one."""
-    many = [Client(client_id=f"c{n}", hostname=f"h{n}") for n in range(100)]
-    facts = ChannelFacts(
-        OverviewRow("t", "c"), [ChannelPart("a:1", OverviewRow("t", "c"), False)], {"a:1": many}
-    )
+    many = [("a:1", Client(client_id=f"c{n}", hostname=f"h{n}")) for n in range(100)]
+    parts = [ChannelPart("a:1", row_of("t", "c"), False)]
+    facts = ChannelFacts(row_of("t", "c"), parts, many)
 
     lines = drawn(facts, first=10, height=15)
     assert "CONNECTED (11-20 of 100)" in lines[4]
     assert [f"h{n}" for n in range(10, 20)] == [line.split()[1] for line in lines[5:]]
-    assert 90 == clients_above(facts, 1_000, 10)
     assert "(91-100 of 100)" in drawn(facts, first=1_000, height=15)[4]
 
 
 def test_missing_information_is_shown_as_text() -> None:
     """Texts replace missing answers, missing clients, missing channels and a deleted channel."""
-    parts = [ChannelPart(f"n{number}:1", OverviewRow("t", "c"), False) for number in range(30)]
+    parts = [ChannelPart(f"n{number}:1", row_of("t", "c"), False) for number in range(30)]
 
-    assert "asking for its clients ..." in drawn(ChannelFacts(OverviewRow("t", "c"), parts))
-    assert "no clients" in drawn(ChannelFacts(OverviewRow("t", "c"), parts, {}))
-    assert "NSQD (10 of 30)" in drawn(ChannelFacts(OverviewRow("t", "c"), parts))[1]
+    assert "asking for its clients ..." in drawn(ChannelFacts(row_of("t", "c"), parts))
+    assert "no clients" in drawn(ChannelFacts(row_of("t", "c"), parts, []))
+    assert "NSQD (10 of 30)" in drawn(ChannelFacts(row_of("t", "c"), parts))[1]
     assert ["t   no channel"] == [
-        line.rstrip() for line in drawn(ChannelFacts(OverviewRow("t")), channel="")[:1]
+        line.rstrip() for line in drawn(ChannelFacts(row_of("t")), channel="")[:1]
     ]
     assert "t / c   no nsqd has it any more" == drawn(ChannelFacts())[0].rstrip()
-    spark = OverviewRow("t", "c", readers=1)
+    spark = row_of("t", "c", reader=Reader("h:1"))
     assert "read by Spark" in drawn(ChannelFacts(spark))[0]
 
 
 def screen(width: int, height: int, errors: dict[str, str] | None = None, rows: int = 3) -> str:
     """Return the screen as text."""
     console = Console(width=width, height=height, color_system=None, force_terminal=False)
-    many = [OverviewRow("topic", f"channel{number}") for number in range(rows)]
+    many = [row_of("topic", f"channel{number}") for number in range(rows)]
     made = Screen(View("depth"), "sparq top", console)
     with console.capture() as captured:
         seen = Overview(many, 2, 1, 5.0, {"n:1": "NOK"})
@@ -130,16 +126,21 @@ def test_a_narrow_terminal_leaves_out_columns() -> None:
 
 def test_only_names_are_cut() -> None:
     """Only names are cut; the sort column is shown at any width."""
-    row = OverviewRow("t" * 64, "c" * 64, depth=123_456_789, clients=1_234)
+    row = row_of("t" * 64, "c" * 64, depth=123_456_789, clients=1_234)
     for width, sorted_by in itertools.product((40, 60, 80, 200), ("depth", "clients", "paused")):
         columns = fitting([row], width, BY_NAME[sorted_by])
+        (line,) = aligned([[column.text(row) for column in columns]], (0, 1), width)
 
-        assert sum(columns.values()) + 2 * (len(columns) - 1) <= width
-        assert {BY_NAME["depth"], BY_NAME[sorted_by]} <= columns.keys()
-        assert columns[BY_NAME["depth"]] >= len("123,456,789")
-        assert min(columns[BY_NAME["topic"]], columns[BY_NAME["channel"]]) >= 4
-    assert list(COLUMNS) == list(fitting([row], 250, BY_NAME["topic"]))
-    assert list(COLUMNS) == list(fitting([], 250, BY_NAME["topic"]))
-    assert fitting([OverviewRow("t", "c" * 64)], 40, BY_NAME["topic"])[BY_NAME["topic"]] == len(
-        "TOPIC ^"
-    )
+        assert {BY_NAME["depth"], BY_NAME[sorted_by]} <= {*columns}
+        assert len(line) <= width
+        assert re.match(r"ttt+…  ccc+…  .*123,456,789", line)
+    assert [*COLUMNS] == fitting([row], 250, BY_NAME["topic"])
+    assert [*COLUMNS] == fitting([], 250, BY_NAME["topic"])
+
+
+def test_texts_of_clients_are_cut_before_their_figures() -> None:
+    """On a narrow terminal the longest texts are cut."""
+    client = Client(hostname="h" * 90, user_agent="u" * 50, finish_count=1234)
+    lines = drawn(ChannelFacts(row_of("t", "c"), [], [("a:1", client)]), width=100)
+
+    assert re.match(r"a:1   h+…  -        -       u+…    0          0     1,234         0", lines[-1])

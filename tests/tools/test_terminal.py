@@ -16,7 +16,7 @@ import pytest
 
 from sparq.program.logging import set_up
 from sparq.tools.commands import ToolError
-from sparq.tools.terminal import CLEAR, Input, PipeOutput, keys_in, show_progress
+from sparq.tools.terminal import CLEAR, Input, PipeOutput, keys_in, progress_shown
 from tests.support.waiting import stays, until
 
 Ends = tuple[int, int]
@@ -148,12 +148,10 @@ async def test_log_lines_replace_the_progress(monkeypatch: pytest.MonkeyPatch) -
     with os.fdopen(terminal, "w") as stderr:
         monkeypatch.setattr(sys, "stderr", stderr)
         set_up("[p] ", logging.INFO)
-        showing = asyncio.create_task(show_progress(lambda: "half of it " + "x" * 500))
-        await until(lambda: shown(f"{CLEAR}half of it xxx"))
-        logging.getLogger("a").warning("a log line")
-        await until(lambda: shown("a log line"))
-        showing.cancel()
-        await asyncio.wait([showing])
+        async with progress_shown(lambda: "half of it " + "x" * 500):
+            await until(lambda: shown(f"{CLEAR}half of it xxx"))
+            logging.getLogger("a").warning("a log line")
+            await until(lambda: shown("a log line"))
         await until(lambda: shown(f"a log line\r\n{CLEAR}"))
     os.close(reader)
     logging.getLogger().handlers[:] = handlers
@@ -167,7 +165,8 @@ async def test_no_progress_is_written_to_a_file(monkeypatch: pytest.MonkeyPatch)
     """No progress is written to a file."""
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
-    await show_progress(lambda: "half of it")
+    async with progress_shown(lambda: "half of it"):
+        await asyncio.sleep(0)
 
     assert "" == stderr.getvalue()
 

@@ -17,10 +17,12 @@ from sparq.cluster.address_rule import AddressRule
 from sparq.cluster.figures import NsqdFigures
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.nodes import Node, given_node
+from sparq.cluster.rows import NodeStats
 from sparq.cluster.upstream import Upstream
+from sparq.protocol.address import lookupd_url
 from sparq.protocol.durations import SECOND
 from sparq.tools.commands import ClusterHttpOptions, UsageError, read_secret
-from sparq.tools.common import check_positive
+from sparq.tools.common import check_addresses, check_positive
 
 UNKNOWN_TOPIC = "TOPIC_NOT_FOUND"
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # what a header may carry, by RFC 6750
@@ -51,7 +53,7 @@ class ClusterPoller:
         self._channel = channel
         self._nodes = [given_node(at) for at in fleet.nsqds]
 
-    async def stats(self) -> dict[str, tuple[NsqdFigures, float]]:
+    async def stats(self) -> dict[str, NodeStats]:
         """Return each nsqd's figures by address, with their time on the monotonic clock.
 
         nsqds that did not answer are in `errors`.
@@ -66,10 +68,11 @@ class ClusterPoller:
             if len(self.errors) < len(found.errors) or not found.failed:
                 self._nodes = found.value
 
-        async def ask(node: Node) -> tuple[NsqdFigures, float]:
+        async def ask(node: Node) -> NodeStats:
             # Each answer has its own time: nsqds answer at different times, and rates are computed
             # for each.
-            return await fleet.node_stats(node.at, topic, self._channel), time.monotonic()
+            figures = await fleet.node_stats(node.at, topic, self._channel)
+            return NodeStats(figures, time.monotonic())
 
         answers, errors = await fleet.each(self._nodes, ask)
         self.errors |= errors
@@ -89,11 +92,14 @@ class ClusterPoller:
 async def fleet_of(
     options: ClusterHttpOptions, reach: AddressRule | None = None
 ) -> AsyncIterator[Fleet]:
-    """Open the cluster that the flags name; its addresses have been checked.
+    """Open the cluster that the flags name.
 
     Raises:
-        UsageError: a timeout is not positive, or the token or the CA file is not valid.
+        UsageError: an address, a timeout, the token or the CA file is not valid.
     """
+    nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
+    check_addresses("nsqd-http-address", nsqds, lookupd_url)
+    check_addresses("lookupd-http-address", lookupds, lookupd_url)
     check_positive(options, "http_client_connect_timeout_ns", "http_client_request_timeout_ns")
     try:
         token = read_secret("--token", options.token)
@@ -116,7 +122,7 @@ async def fleet_of(
     ) as upstream:
         yield Fleet(
             upstream,
-            nsqds=split_texts(options.nsqd_http_addresses),
-            lookupds=split_texts(options.lookupd_http_addresses),
+            nsqds=split_texts(nsqds),
+            lookupds=split_texts(lookupds),
             reach=reach,
         )

@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import uvloop
@@ -32,10 +32,20 @@ from sparq.protocol.address import lookupd_url
 from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.names import is_valid_name, quote
-from sparq.tools.commands import ConsumeOptions, ToolError, UsageError, texts_of
+from sparq.tools.commands import (
+    ConsumeOptions,
+    NsqTailOptions,
+    NsqToFileOptions,
+    NsqToHttpOptions,
+    NsqToNsqOptions,
+    ToolError,
+    UsageError,
+    texts_of,
+)
 
 T = TypeVar("T")
 
+ConsumingOptions = NsqTailOptions | NsqToFileOptions | NsqToHttpOptions | NsqToNsqOptions
 Work = Callable[[asyncio.Event], Awaitable[int]]
 """Does a tool's work until it is done or the event is set; returns the exit status."""
 
@@ -45,6 +55,9 @@ ONCE_SECONDS = 0.5
 
 QUITTING = (*STOPPING, signal.SIGQUIT)
 """Signals that stop a tool that must restore or remove something: a terminal, its own topic."""
+
+HANDLED_MAX: Final = 10_000
+"""Maximum number of a consumer's messages handled at a time; each costs a task."""
 
 TOGETHER_COUNT: Final = 1000
 TOGETHER_BYTES: Final = 256 << 10
@@ -73,41 +86,101 @@ def client_config(
         raise UsageError(f"--{flag} {error}") from None
 
 
-def consumer_config(program: str, sources: ConsumeOptions, max_in_flight: int) -> Config:
+def consumer_config(program: str, options: ConsumingOptions) -> Config:
     """Return the config of consumers that give up no message, unless ``--consumer-opt`` says so.
 
     Raises:
         UsageError: an option is not valid, or `max_in_flight` allows no message.
     """
-    if max_in_flight <= 0:
+    most = options.max_in_flight
+    if most <= 0:
         raise UsageError("--max-in-flight should be positive")
-    config = client_config(
-        program, sources.consumer_opt, max_in_flight=max_in_flight, max_attempts=0
-    )
+    config = client_config(program, options.consumer_opt, max_in_flight=most, max_attempts=0)
     if not config.max_in_flight:
         raise UsageError("--consumer-opt max_in_flight should be positive")
     return config
 
 
-def consumer_of(
-    sources: ConsumeOptions,
-    topic: str,
+def consumers_of(
+    program: str,
+    options: ConsumingOptions,
+    topics: Iterable[str],
     channel: str,
-    config: Config,
     *,
     handler: Handler | None = None,
-    concurrency: int = 1,
-) -> Consumer:
-    """Return a consumer of the sources that the flags name."""
-    return Consumer(
-        topic,
-        channel,
-        nsqd_tcp_addresses=sources.nsqd_tcp_addresses,
-        lookupd_http_addresses=sources.lookupd_http_addresses,
-        handler=handler,
-        concurrency=concurrency,
-        config=config,
-    )
+    most: int = 0,
+) -> list[Consumer]:
+    """Return a consumer of each topic, from the sources that the flags name.
+
+    A handler may run for all messages in flight at once: one that waited for a free handler could
+    time out.
+
+    Args:
+        most: maximum number of messages in flight; 0: as the flags say.
+
+    Raises:
+        UsageError: a name, an address or an option is not valid.
+    """
+    topics = dict.fromkeys(topics)
+    check_sources(options)
+    check_names(topics, channel)
+    config = consumer_config(program, options)
+    if most:
+        config = Config.of(config, {"max_in_flight": min(config.max_in_flight, most)})
+    return [
+        Consumer(
+            topic,
+            channel,
+            nsqd_tcp_addresses=options.nsqd_tcp_addresses,
+            lookupd_http_addresses=options.lookupd_http_addresses,
+            handler=handler,
+            concurrency=min(config.max_in_flight, HANDLED_MAX) if handler else 1,
+            config=config,
+        )
+        for topic in topics
+    ]
+
+
+async def consume(
+    consumers: Sequence[Consumer],
+    stop: asyncio.Event,
+    wait_ns: int,
+    follow: Callable[[Consumer], Coroutine[Any, Any, None]] | None = None,
+    stop_seconds: float | None = None,
+) -> None:
+    """Run consumers until the event is set; then let them finish their messages.
+
+    Args:
+        consumers: not started yet.
+        stop: the event.
+        wait_ns: how long an nsqd given by address may be down at the start.
+        follow: processes a consumer that has no handler, until it is stopped; if it returns
+            earlier, all consumers are stopped.
+        stop_seconds: how long they may take to finish their messages; None: as configured.
+
+    Raises:
+        ToolError: an nsqd given by address cannot be reached; messages in flight have been
+            finished.
+        Exception: any exception that ``follow`` raises.
+    """
+    tasks: list[asyncio.Task[Any]] = [
+        asyncio.create_task(stop.wait()),
+        asyncio.create_task(_missing(consumers, wait_ns)),
+    ]
+    try:
+        for consumer in consumers:
+            consumer.start()
+            if follow is not None:
+                tasks.append(asyncio.create_task(follow(consumer)))
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await asyncio.gather(*(consumer.stop(stop_seconds) for consumer in consumers))
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
 
 
 def check_sources(sources: ConsumeOptions) -> None:
@@ -190,14 +263,14 @@ def runs(bodies: Sequence[bytes], bytes_max: int = TOGETHER_BYTES) -> Iterator[S
         yield bodies[first:]
 
 
-async def missing(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
+async def _missing(clients: Iterable[Consumer], wait_ns: int) -> None:
     """Fail if an nsqd given by address cannot be reached, as `reach` does; else never return.
 
     Raises:
         ToolError: one could not be reached; the text names it.
     """
     await reach(clients, wait_ns)
-    # Callers wait for the first of several tasks: to return would end the tool.
+    # `consume` waits for the first of several tasks: to return would end the tool.
     await asyncio.get_running_loop().create_future()
 
 

@@ -57,6 +57,7 @@ from itertools import accumulate
 from typing import Final
 
 from sparq.protocol.durations import SECOND, format_duration
+from sparq.tools.commands import NsqToFileOptions
 
 log = logging.getLogger(__name__)
 
@@ -149,39 +150,28 @@ class Template:
         return re.compile("".join(values.get(part) or re.escape(part) for part in parts))
 
 
-def template(
-    filename_format: str,
-    datetime_format: str,
-    topic: str,
-    identifier: str,
-    *,
-    is_revised: bool,
-    is_gzip: bool,
-) -> Template:
-    """Return the template of a topic's files.
+def template(options: NsqToFileOptions, topic: str, *, is_moved: bool = False) -> Template:
+    """Return the template of a topic's files; `is_moved`: finished files go to another folder.
 
-    Args:
-        filename_format: `--filename-format`.
-        datetime_format: `--datetime-format`.
-        topic: the topic.
-        identifier: `--host-identifier`.
-        is_revised: whether several files may have names that differ only in the revision; if not,
-            `<REV>` is removed.
-        is_gzip: whether the name must end in `.gz`.
+    If no two files can have names that differ only in the revision, `<REV>` is removed.
+
     Raises:
         FilenameError: `<REV>` is missing, or the format yields no name below a folder.
     """
-    if is_revised and REVISION not in filename_format:
+    text = options.filename_format
+    if not (options.gzip or options.rotate_size or options.rotate_interval_ns or is_moved):
+        text = text.replace(REVISION, "")
+    elif REVISION not in text:
         raise FilenameError(
             "missing <REV> in --filename-format when gzip, rotation, or work dir enabled"
         )
-    text = filename_format if is_revised else filename_format.replace(REVISION, "")
-    if is_gzip and not text.endswith(GZIP_SUFFIX):
+    if options.gzip and not text.endswith(GZIP_SUFFIX):
         text += GZIP_SUFFIX
     name = socket.gethostname()
     names = {"<SHORT_HOST>": name.partition(".")[0], "<HOSTNAME>": name}
-    host = _HOST_PLACES.sub(lambda found: names[found[0]], identifier or "<SHORT_HOST>")
-    made = Template(text, datetime_format, topic, host)
+    identifier = options.host_identifier or "<SHORT_HOST>"
+    host = _HOST_PLACES.sub(lambda found: names[found[0]], identifier)
+    made = Template(text, options.datetime_format, topic, host)
     entries_of(with_revision(made.at(datetime.now().astimezone()), 0))
     return made
 
@@ -378,9 +368,7 @@ class TopicOutput:
         template: their names.
         folder: where they are written.
         finished: where finished files go; None: they stay.
-        rotate_size: open the next file after this many bytes before compression; 0: never.
-        rotate_interval_ns: open the next file this long after the last one; 0: never.
-        gzip_level: 1 to 9; 0: no gzip.
+        options: when the next file is opened, and the level of gzip.
         label: the beginning of log lines.
 
     Attributes:
@@ -393,10 +381,7 @@ class TopicOutput:
         template: Template,
         folder: Folder,
         finished: Folder | None,
-        *,
-        rotate_size: int = 0,
-        rotate_interval_ns: int = 0,
-        gzip_level: int = 0,
+        options: NsqToFileOptions,
         label: str = "",
     ) -> None:
         self.files = 0
@@ -404,9 +389,7 @@ class TopicOutput:
         self._template = template
         self._folder = folder
         self._finished = finished
-        self._rotate_size = rotate_size
-        self._rotate_interval_ns = rotate_interval_ns
-        self._gzip_level = gzip_level
+        self._options = options
         self._label = label
         self._fd: int | None = None
         self._path = ""
@@ -438,7 +421,7 @@ class TopicOutput:
             try:
                 # Only gzip shows where complete data ends. In a plain file, a torn message looks
                 # like a complete one without its newline, so nothing of it is removed.
-                if self._gzip_level:
+                if self._options.gzip:
                     size = whole_gzip(fd)
                     os.ftruncate(fd, size)
                 else:
@@ -483,10 +466,9 @@ class TopicOutput:
             # One write for all messages that go to this file, up to the one that exceeds its limit,
             # not a system call for each.
             end = len(bodies)
-            if self._rotate_size:
+            if most := self._options.rotate_size:
                 sizes = accumulate((len(body) + 1 for body in bodies[at:]), initial=self._size)
-                next(sizes)
-                full = (count for count, size in enumerate(sizes, 1) if size > self._rotate_size)
+                full = (count for count, size in enumerate(sizes) if count and size > most)
                 end = min(end, at + next(full, end))
             self._append(NEWLINE.join(bodies[at:end]) + NEWLINE)
             at = end
@@ -510,18 +492,19 @@ class TopicOutput:
     @property
     def rotates_at(self) -> float:
         """When the file is too old, in seconds of the monotonic clock; infinite: never."""
-        if self._fd is None or not self._rotate_interval_ns:
+        interval_ns = self._options.rotate_interval_ns
+        if self._fd is None or not interval_ns:
             return math.inf
-        return (self._opened_ns + self._rotate_interval_ns) / SECOND
+        return (self._opened_ns + interval_ns) / SECOND
 
-    def tick(self, *, skip_empty_files: bool) -> None:
+    def tick(self) -> None:
         """Sync, and open the next file if it is due.
 
-        With ``skip_empty_files`` the next file is opened only when there is a message to write.
+        With `--skip-empty-files` the next file is opened only when there is a message to write.
         """
         if not (reason := self._outdated()):
             self.sync()
-        elif skip_empty_files:
+        elif self._options.skip_empty_files:
             self.close()
         else:
             self._open_next(reason)
@@ -530,7 +513,7 @@ class TopicOutput:
         """Sync and close the file, if one is open; the next message opens the next file."""
         if self._fd is None:
             return
-        if self._gzip_level and not self._size:
+        if self._options.gzip and not self._size:
             self._append(b"")  # a file without any member is not valid gzip
         self.sync()
         fd, self._fd = self._fd, None
@@ -542,9 +525,10 @@ class TopicOutput:
         assert self._fd is not None
         self._size += len(data)
         self.written_bytes += len(data)
-        if self._gzip_level:
+        if self._options.gzip:
             if self._member is None:
-                self._member = zlib.compressobj(self._gzip_level, wbits=GZIP_WINDOW_BITS)
+                level = self._options.gzip_level
+                self._member = zlib.compressobj(level, wbits=GZIP_WINDOW_BITS)
             data = self._member.compress(data)
         _write(self._fd, data)
 
@@ -560,10 +544,10 @@ class TopicOutput:
         if (name := self._name_now()) != self._name:
             return f"its name is now {name}"
         age_ns = time.monotonic_ns() - self._opened_ns
-        if 0 < self._rotate_interval_ns < age_ns:
+        if 0 < self._options.rotate_interval_ns < age_ns:
             return f"it was opened {format_duration(age_ns)} ago"
-        if 0 < self._rotate_size < self._size:
-            return f"it is {self._size} bytes long (> {self._rotate_size})"
+        if 0 < self._options.rotate_size < self._size:
+            return f"it is {self._size} bytes long (> {self._options.rotate_size})"
         return ""
 
     def _open_next(self, reason: str) -> None:
@@ -597,13 +581,13 @@ class TopicOutput:
             return None
         # As in NSQ. A gzip file is not continued, because no reader gets past a torn member; nor is
         # a file that is rotated by age, because it is unknown when it was begun.
-        is_new = self._gzip_level or self._rotate_interval_ns
+        is_new = self._options.gzip or self._options.rotate_interval_ns
         try:
             fd = self._folder.open(self._path, os.O_CREAT | (os.O_EXCL if is_new else 0))
         except FileExistsError:
             return None
         self._size = os.fstat(fd).st_size
-        if 0 < self._rotate_size < self._size:
+        if 0 < self._options.rotate_size < self._size:
             os.close(fd)
             return None
         self._size += _end_line(fd, self._size)
@@ -624,12 +608,11 @@ class TopicOutput:
         while True:
             try:
                 self._finished.move_in(self._folder, source, target)
+                break
             except FileExistsError:
                 log.warning("%s %s already exists", self._label, self._finished.shown(target))
                 revision = self._next_revision(name, revision)
                 target = with_revision(name, revision)
-            else:
-                break
         moved = self._folder.shown(source), self._finished.shown(target)
         log.info("%s moved %s to %s", self._label, *moved)
 

@@ -117,7 +117,7 @@ def as_text(data_path: str, findings: CheckReport) -> str:
         for row in findings.rows
     ]
     if rows:
-        lines += [*aligned([HEADINGS, *rows]), ""]
+        lines += [*aligned([HEADINGS, *rows], range(2)), ""]
     lines += [f"damaged: {text}" for text in damage]
     lines += [f"note: {text}" for text in findings.all_notes()]
     places = "1 place" if len(damage) == 1 else f"{len(damage)} places"

@@ -15,6 +15,7 @@ import itertools
 from functools import partial
 from typing import Final
 
+from sparq.cluster.rows import ChannelRow, tables
 from sparq.protocol.address import parse_address
 from sparq.protocol.durations import SECOND
 from sparq.tools.cluster import ANYWHERE, ClusterPoller, fleet_of
@@ -31,14 +32,6 @@ COLUMNS: Final = ROW.format(
     *("ingress", "egress", "total", "mem", "disk", "inflt"),
     *("def", "req", "t-o", "msgs", "clients"),
 )
-FIGURES: Final = (
-    *("depth", "backend_depth", "in_flight_count", "deferred_count", "requeue_count"),
-    *("timeout_count", "message_count", "client_count"),
-)
-"""A channel's figures in `/stats`, in the order of the columns."""
-
-Sample = dict[str, int]
-"""A channel's `FIGURES`, summed over nsqds."""
 
 
 def start(options: Options) -> int:
@@ -77,7 +70,7 @@ async def stat(options: Options, output: PipeOutput, stop: asyncio.Event) -> int
 
 async def _report(options: Options, output: PipeOutput) -> None:
     interval, clock = options.interval_ns / SECOND, asyncio.get_running_loop().time
-    before: Sample | None = None
+    before: ChannelRow | None = None
     async with fleet_of(options, ANYWHERE) as fleet:
         cluster = ClusterPoller(fleet, options.topic, options.channel)
         due = clock()
@@ -85,9 +78,9 @@ async def _report(options: Options, output: PipeOutput) -> None:
             sample = await _sample(cluster, options)
             lines = [GROUPS, COLUMNS] if number % ROWS_PER_HEADING == 0 else []
             if before is not None:
-                lines.append(row(sample, before, interval))
+                lines.append(line(sample, before, interval))
             if lines:
-                await output.write("".join(f"{line}\n" for line in lines).encode())
+                await output.write("".join(f"{each}\n" for each in lines).encode())
             if number == options.count:
                 return
             before = sample
@@ -96,16 +89,18 @@ async def _report(options: Options, output: PipeOutput) -> None:
             await asyncio.sleep(due - clock())
 
 
-def row(now: Sample, before: Sample, interval_seconds: float) -> str:
+def line(now: ChannelRow, before: ChannelRow, interval_seconds: float) -> str:
     """Format the current row, with the rates since the sample before."""
-    ingress = now["message_count"] - before["message_count"]
-    egress = ingress - (now["depth"] - before["depth"])
-    depth, disk, *others = now.values()
-    rates = (int(ingress / interval_seconds), int(egress / interval_seconds))
-    return ROW.format(*rates, depth, depth - disk, disk, *others)
+    ingress = now.messages - before.messages
+    egress = ingress - (now.depth - before.depth)
+    return ROW.format(
+        *(int(ingress / interval_seconds), int(egress / interval_seconds)),
+        *(now.depth, now.depth - now.backend_depth, now.backend_depth),
+        *(now.in_flight, now.deferred, now.requeued, now.timed_out, now.messages, now.clients),
+    )
 
 
-async def _sample(cluster: ClusterPoller, options: Options) -> Sample:
+async def _sample(cluster: ClusterPoller, options: Options) -> ChannelRow:
     """Sum the channel's figures over the nsqds; raises ToolError if one of them did not answer."""
     answers = await cluster.stats()
     topic, channel = options.topic, options.channel
@@ -117,11 +112,11 @@ async def _sample(cluster: ClusterPoller, options: Options) -> Sample:
         if errors:
             texts = "; ".join(f"{address}: {reason}" for address, reason in errors.items())
             raise ToolError(f"ERROR: failed to get {what} - {texts}")
-    parts = [stats.channel(topic, channel) for stats, _ in answers.values()]
-    found = [part for part in parts if part is not None]
-    if not found:
+    _, channels, _ = tables((stats, None) for stats in answers.values())
+    found = channels.find(topic, channel)
+    if found is None:
         raise ToolError(
             f"ERROR: failed to find channel({channel}) in stats metadata for topic({topic});"
             f" sparq top --once --topic={topic} lists its channels"
         )
-    return {name: sum(getattr(part, name) for part in found) for name in FIGURES}
+    return found

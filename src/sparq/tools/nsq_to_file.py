@@ -30,14 +30,13 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
 import aiohttp
 
 from sparq.client.batch import Batch
-from sparq.client.config import Config
 from sparq.client.lookup import NsqlookupdClient
 from sparq.client.pool import background
 from sparq.program.logging import set_up
@@ -49,7 +48,7 @@ from sparq.tools import common
 from sparq.tools.commands import NsqToFileOptions as Options
 from sparq.tools.commands import ToolError, UsageError
 from sparq.tools.files import FilenameError, Folder, TopicOutput, template
-from sparq.tools.terminal import show_progress
+from sparq.tools.terminal import progress_shown
 
 PROGRAM: Final = "nsq_to_file"
 
@@ -92,6 +91,7 @@ def check(options: Options) -> None:
     if not options.topics and not options.lookupd_http_addresses:
         raise UsageError("--lookupd-http-address must be specified when no --topic specified")
     common.check_names(options.topics, options.channel)
+    common.consumer_config(PROGRAM, options)
 
 
 class Archive:
@@ -109,7 +109,6 @@ class Archive:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._config = common.consumer_config(PROGRAM, options, options.max_in_flight)
         try:
             self._pattern = Pattern(options.topic_pattern)
         except PatternError as error:
@@ -119,35 +118,31 @@ class Archive:
             self._finished = self._work
             self._work = _folder("work-dir", options.work_dir, is_owned=True)
         self._recorders: dict[str, Recorder] = {}
-        for topic in filter(self._pattern.search, dict.fromkeys(options.topics)):
+        topics = dict.fromkeys(options.topics)
+        for topic in filter(self._pattern.search, topics):
             try:
-                self._recorders[topic] = self._recorder(topic)
+                self._recorders[topic] = Recorder(topic, options, self._work, self._finished)
             except FilenameError as error:
                 raise UsageError(f"--filename-format: {error}") from None
-        if options.topics and not self._recorders:
+        if topics and not self._recorders:
             raise UsageError("--topic-pattern matches no --topic")
         if left_out := [topic for topic in options.topics if topic not in self._recorders]:
             log.warning("skipping topics that the pattern does not match: %s", ", ".join(left_out))
-        self._refused: set[str] = set()
         self._running: list[asyncio.Task[None]] = []
         self._status = 0
         self._shown = (0, time.monotonic())
-
-    def _recorder(self, topic: str) -> Recorder:
-        return Recorder(topic, self._options, self._config, self._work, self._finished)
 
     async def run(self, stop: asyncio.Event) -> int:
         """Record until the event is set or a recorder fails; return the exit status."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.reopen)
         for recorder in self._recorders.values():
-            self._running.append(asyncio.create_task(self._record(recorder, stop)))
-        beside = [background(show_progress(self.progress), "progress")]
-        if not self._recorders:
-            beside.append(background(self._find_topics(stop), "topics"))
-        await stop.wait()
-        for task in beside:
-            task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+            self._start(recorder, stop)
+        finding = None if self._recorders else background(self._find_topics(stop), "topics")
+        async with progress_shown(self.progress):
+            await stop.wait()
+        if finding is not None:
+            finding.cancel()
+            await asyncio.gather(finding, return_exceptions=True)
         await asyncio.gather(*(recorder.stop() for recorder in self._recorders.values()))
         await asyncio.gather(*self._running)
         return self._status
@@ -171,38 +166,37 @@ class Archive:
             f" files {files:,}"
         )
 
-    async def _record(self, recorder: Recorder, stop: asyncio.Event) -> None:
-        try:
-            await recorder.run()
-        except ToolError as failure:
-            log.critical("%s", failure)
-            self._status = 1
-        finally:
-            # Also after a failure: the program ends then, and the other recorders sync and finish
-            # first.
-            stop.set()
+    def _start(self, recorder: Recorder, stop: asyncio.Event) -> None:
+        async def record() -> None:
+            try:
+                await recorder.run()
+            except ToolError as failure:
+                log.critical("%s", failure)
+                self._status = 1
+            finally:
+                # Also after a failure: the program ends then, and the other recorders sync and
+                # finish first.
+                stop.set()
+
+        self._running.append(asyncio.create_task(record()))
 
     async def _find_topics(self, stop: asyncio.Event) -> None:
-        options = self._options
-        timeout = aiohttp.ClientTimeout(
-            connect=options.http_client_connect_timeout_ns / SECOND,
-            total=options.http_client_request_timeout_ns / SECOND,
-        )
-        finder = TopicFinder(options.lookupd_http_addresses, self._pattern, self._config, timeout)
+        finder = TopicFinder(self._options, self._pattern)
+        refused: set[str] = set()
         while True:
             for topic in await finder.known():
-                if topic in self._recorders or topic in self._refused:
+                if topic in self._recorders or topic in refused:
                     continue
                 try:
-                    recorder = self._recorder(topic)
+                    recorder = Recorder(topic, self._options, self._work, self._finished)
                 except FilenameError as error:
                     log.error("topic %s is not recorded: %s", quote(topic), error)
-                    self._refused.add(topic)
+                    refused.add(topic)
                     continue
                 log.info("found topic %s", topic)
                 self._recorders[topic] = recorder
-                self._running.append(asyncio.create_task(self._record(recorder, stop)))
-            await asyncio.sleep(options.topic_refresh_ns / SECOND)
+                self._start(recorder, stop)
+            await asyncio.sleep(self._options.topic_refresh_ns / SECOND)
 
 
 class Recorder:
@@ -219,39 +213,22 @@ class Recorder:
     Args:
         topic: it has a legal name.
         options: checked.
-        config: of the consumer.
         work: the folder to write to.
         finished: the folder that finished files are moved to; None: they stay.
 
     Raises:
         FilenameError: the topic can have no file.
+        UsageError: an option of the client is not valid.
     """
 
     def __init__(
-        self, topic: str, options: Options, config: Config, work: Folder, finished: Folder | None
+        self, topic: str, options: Options, work: Folder, finished: Folder | None
     ) -> None:
-        file_names = template(
-            options.filename_format,
-            options.datetime_format,
-            topic,
-            options.host_identifier,
-            is_revised=options.gzip
-            or any((options.rotate_size, options.rotate_interval_ns, finished)),
-            is_gzip=options.gzip,
-        )
+        names = template(options, topic, is_moved=finished is not None)
         self._label = f"[{topic}/{options.channel}]"
-        self.output = TopicOutput(
-            file_names,
-            work,
-            finished,
-            rotate_size=options.rotate_size,
-            rotate_interval_ns=options.rotate_interval_ns,
-            gzip_level=options.gzip_level if options.gzip else 0,
-            label=self._label,
-        )
-        self.consumer = common.consumer_of(options, topic, options.channel, config)
+        self.output = TopicOutput(names, work, finished, options, self._label)
+        (self.consumer,) = common.consumers_of(PROGRAM, options, (topic,), options.channel)
         self._sync_interval = options.sync_interval_ns / SECOND
-        self._skip_empty_files = options.skip_empty_files
         self._held: list[Batch] = []
         self._held_count = 0
         self._overdue_at = NEVER
@@ -348,9 +325,7 @@ class Recorder:
                     await self._on_disk(self.output.close)
                 elif now >= min(self._tick_at, self.output.rotates_at):
                     self._tick_at = now + self._sync_interval
-                    await self._on_disk(
-                        partial(self.output.tick, skip_empty_files=self._skip_empty_files)
-                    )
+                    await self._on_disk(self.output.tick)
                 elif now >= self._overdue_at or self._stopping:
                     await self._on_disk(self.output.sync)
                 else:
@@ -369,31 +344,23 @@ class Recorder:
 
 
 class TopicFinder:
-    """Asks nsqlookupds (``host:port`` or URL) for topics that match a pattern.
+    """Asks nsqlookupds for topics that match a pattern; its sources and timeouts are checked."""
 
-    `config` has the TLS settings and the secret sent to nsqlookupds.
-
-    Raises:
-        ValueError: an address is not valid.
-    """
-
-    def __init__(
-        self,
-        lookupds: Iterable[str],
-        pattern: Pattern,
-        config: Config,
-        timeout: aiohttp.ClientTimeout,
-    ) -> None:
-        self._questions = [question(lookupd, "topics") for lookupd in lookupds]
+    def __init__(self, options: Options, pattern: Pattern) -> None:
+        self._urls = [question(each, "topics") for each in options.lookupd_http_addresses]
         self._pattern = pattern
-        self._config = config
-        self._timeout = timeout
+        # The TLS settings and the secret sent to nsqlookupds.
+        self._config = common.consumer_config(PROGRAM, options)
+        self._timeout = aiohttp.ClientTimeout(
+            connect=options.http_client_connect_timeout_ns / SECOND,
+            total=options.http_client_request_timeout_ns / SECOND,
+        )
         self._failing: set[str] = set()
 
     async def known(self) -> list[str]:
         """Return the matching topics of the nsqlookupds that answer, in alphabetical order."""
         async with NsqlookupdClient(self._config, self._timeout) as asker:
-            answers = await asyncio.gather(*(self._ask(asker, url) for url in self._questions))
+            answers = await asyncio.gather(*(self._ask(asker, url) for url in self._urls))
         return sorted(filter(self._pattern.search, set().union(*answers)))
 
     async def _ask(self, asker: NsqlookupdClient, url: str) -> set[str]:

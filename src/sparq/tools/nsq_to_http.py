@@ -57,7 +57,6 @@ from sparq.tools.relay import (
     NotSentError,
     Relay,
     check_every,
-    consumer_of,
 )
 
 PROGRAM: Final = "nsq_to_http"
@@ -295,8 +294,9 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
                 logger.error("message %s is not sent: %s", message.id, error)
                 await message.requeue(backoff=False)
 
-        consumer = consumer_of(PROGRAM, options, options.topic, handle)
-        await relay.serve([consumer], stop, options.wait_for_nsqd_ns)
+        topics = (options.topic,)
+        consumers = common.consumers_of(PROGRAM, options, topics, options.channel, handler=handle)
+        await relay.serve(consumers, stop, options.wait_for_nsqd_ns)
     return 0
 
 

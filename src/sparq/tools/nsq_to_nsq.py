@@ -58,7 +58,6 @@ from sparq.tools.relay import (
     NotSentError,
     Relay,
     check_every,
-    consumer_of,
 )
 
 PROGRAM: Final = "nsq_to_nsq"
@@ -296,7 +295,7 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
                 relay.spawn(copy(topic, messages, part))
                 at += len(part)
 
-    consumers = [consumer_of(PROGRAM, options, topic) for topic in dict.fromkeys(options.topic)]
+    consumers = common.consumers_of(PROGRAM, options, options.topic, options.channel)
     async with contextlib.AsyncExitStack() as stack:
         for producer in producers.values():
             await stack.enter_async_context(producer)

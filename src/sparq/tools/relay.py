@@ -28,19 +28,15 @@ from typing import Any, Final
 
 from sparq.client.batch import Batch
 from sparq.client.consumer import Consumer
-from sparq.client.handling import Handler
 from sparq.client.message import Message
 from sparq.program.mistakes import suggestion
 from sparq.tools import common
-from sparq.tools.commands import MODES, NsqToHttpOptions, NsqToNsqOptions, UsageError
+from sparq.tools.commands import MODES, UsageError
 
 logger = logging.getLogger(__name__)
 
 PAUSES: Final = (0.25, 0.5, 1.0)
 """Seconds between the rounds in which all hosts are tried."""
-
-HANDLED_MAX: Final = 10_000
-"""Maximum number of a consumer's messages handled at a time; each costs a task."""
 
 NAMED_SECONDS: Final = 60.0
 """How often a host that cannot be reached is named while others take its messages."""
@@ -83,29 +79,6 @@ class BatchRefusedError(Exception):
 Send = Callable[[str], Awaitable[None]]
 Held = Message | Batch
 """A message or batch that has not been answered yet."""
-
-
-def consumer_of(
-    program: str,
-    options: NsqToHttpOptions | NsqToNsqOptions,
-    topic: str,
-    handler: Handler | None = None,
-) -> Consumer:
-    """Return a consumer that never gives up a message, unless ``--consumer-opt`` asks for that.
-
-    A handler may run for all messages in flight at once: one that waited for a free handler could
-    time out.
-
-    Raises:
-        UsageError: a name, an address or an option is not valid.
-    """
-    common.check_sources(options)
-    common.check_names((topic,), options.channel)
-    config = common.consumer_config(program, options, options.max_in_flight)
-    concurrency = min(config.max_in_flight, HANDLED_MAX) if handler else 1
-    return common.consumer_of(
-        options, topic, options.channel, config, handler=handler, concurrency=concurrency
-    )
 
 
 def check_every(every: int) -> None:
@@ -299,37 +272,13 @@ class Relay:
         wait_ns: int,
         follow: Callable[[Consumer], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
-        """Run the consumers until the event is set; then let them finish their messages.
-
-        Args:
-            consumers: not started yet.
-            stop: the event.
-            wait_ns: how long an nsqd given by address may be down at the start.
-            follow: processes a consumer that has no handler, until it is stopped.
-
-        Raises:
-            ToolError: an nsqd given by address cannot be reached; messages in flight have been
-                finished.
-        """
+        """Run the consumers, as `common.consume` does."""
         self.spawn(self._touch())
-        stopping = asyncio.create_task(stop.wait())
-        following: list[asyncio.Task[None]] = []
         try:
-            for consumer in consumers:
-                consumer.start()
-                if follow is not None:
-                    following.append(asyncio.create_task(follow(consumer)))
-            reaching = self.spawn(common.missing(consumers, wait_ns))
-            ends = [stopping, reaching, *following]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.gather(*(consumer.stop() for consumer in consumers))
-            await asyncio.gather(*following)
-            # `missing` ends only by raising: an nsqd was not reached.
-            if reaching.done():
-                await reaching
+            await common.consume(consumers, stop, wait_ns, follow)
         finally:
-            tasks = [*following, *self._tasks]
-            for task in (stopping, *tasks):
+            tasks = [*self._tasks]
+            for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 

@@ -10,20 +10,19 @@ other text contains no control characters (`cluster`).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from sparq.cluster.figures import Client
 from sparq.protocol.names import one_line
-from sparq.tools.overview import ChannelPart, Key, Overview, OverviewRow, severity
-from sparq.tools.view import BY_NAME, COLUMNS, UNKNOWN, Column, View, duration, rate
+from sparq.tools.overview import ChannelPart, Overview, OverviewRow, severity
+from sparq.tools.view import BY_NAME, COLUMNS, GAP, Column, View, aligned, cell, duration, rate
 
 COMPLAINTS_MAX: Final = 3
 FRAME_LINES: Final = 4
@@ -46,20 +45,18 @@ CLIENT_HEADINGS: Final = (
     *("NSQD", "HOST", "ADDRESS", "CLIENT", "USER AGENT"),
     *("RDY", "IN FLIGHT", "FINISHED", "REQUEUED", "CONNECTED"),
 )
-CLIENT_TEXTS: Final = 5
+CLIENT_TEXTS: Final = range(5)
 OTHER_LINES: Final = 4
 """The first line, the headings of both tables, and a blank line between the tables."""
-
-GAP: Final = 2
-ARROW: Final = 2
-"""Width that the sort arrow adds to a heading."""
 
 NAME_WIDTH: Final = 12
 """Names are cut to this width before a column with a figure is dropped."""
 
-SPARED: Final = ("paused", "timed_out", "requeued", "deferred", "clients", "in_flight")
-SPARED_AT_LAST: Final = ("in", "out", "lag", "state")
-"""Columns that a narrow terminal drops, in this order after `SPARED`; never the sort column."""
+SPARED: Final = (
+    *("paused", "timed_out", "requeued", "deferred", "clients", "in_flight"),
+    *("in", "out", "lag", "state"),
+)
+"""Columns that a narrow terminal drops, in this order; never the sort column."""
 
 
 @dataclass(slots=True)
@@ -69,18 +66,12 @@ class ChannelFacts:
     Attributes:
         row: the sum over its nsqds; None if no nsqd has it any more.
         parts: its row at each nsqd.
-        clients: its clients by nsqd; None until an nsqd has been asked.
+        clients: its clients, each with the address of its nsqd; None until an nsqd has been asked.
     """
 
     row: OverviewRow | None = None
     parts: list[ChannelPart] = field(default_factory=list)
-    clients: Mapping[str, list[Client]] | None = None
-
-    @property
-    def all_clients(self) -> list[tuple[str, Client]]:
-        """Each client with its nsqd's address."""
-        found = sorted((self.clients or {}).items())
-        return [(address, client) for address, clients in found for client in clients]
+    clients: list[tuple[str, Client]] | None = None
 
 
 class Screen:
@@ -118,12 +109,7 @@ class Screen:
         self._complaints = len(wrong)
         if len(wrong) > COMPLAINTS_MAX:
             wrong[COMPLAINTS_MAX:] = [f"... and {len(wrong) - COMPLAINTS_MAX} more"]
-        body: RenderableType
-        if view.opened is None:
-            body = self._rows(seen, self.page_size())
-        else:
-            view.first = clients_above(opened, view.first, 1)
-            body = channel_page(view.opened, opened, view.first, self.page_size() + 1)
+        body = self._rows(seen) if view.opened is None else self._channel(view.opened, opened)
         # The filter while it is typed or active, otherwise the keys.
         last = KEYS + (DISMISS_KEY if seen.gone else "")
         if view.is_typing:
@@ -143,41 +129,100 @@ class Screen:
             f"depth {depth:,}",
             f"in flight {in_flight:,}",
         ]
-        return Group(
-            _line("   ".join(first), "bold"),
-            body,
-            *(_line(text, "red") for text in wrong),
-            _line(last, "dim"),
-        )
+        errors_shown = [_line(text, "red") for text in wrong]
+        return Group(_line("   ".join(first), "bold"), *body, *errors_shown, _line(last, "dim"))
 
-    def _rows(self, seen: Overview, size: int) -> Table:
+    def _rows(self, seen: Overview) -> list[Text]:
         view = self._view
-        rows = view.page(seen.rows, size)
-        # Computed from all rows, so that the columns do not move sideways while scrolling.
+        page = view.page(seen.rows, self.page_size())
         columns = fitting(seen.rows, self._console.width, view.column)
-        table = Table(box=None, expand=True, header_style="reverse", pad_edge=False, padding=(0, 1))
-        for column, width in columns.items():
-            arrow = ("", " v" if view.is_descending else " ^")[column is view.column]
-            heading = Text(column.heading + arrow)
-            at = column.heading.lower().index(column.key)
-            heading.stylize("underline", at, at + 1)
-            is_text = column.kind in ("name", "words")
-            table.add_column(
-                heading, justify="left" if is_text else "right", no_wrap=True, width=width
-            )
-        # Text objects: rich would read a plain string as markup.
-        for row in rows:
+        # With all rows, so that the columns do not move sideways while scrolling.
+        cells = [[column.text(row) for column in columns] for row in (*page, *seen.rows)]
+        texts = {at for at, column in enumerate(columns) if column.is_text}
+        styles = []
+        for row in page:
             # Red if messages wait and none is finished, yellow for less.
-            bad = row.state.severity
-            style = "yellow" if bad >= severity("behind") or row.gone else ""
-            if bad >= severity("no channel") and (row.unfinished or row.gone):
+            style = "yellow" if row.severity >= severity("behind") or row.gone else ""
+            waits = row.depth or row.in_flight or row.gone
+            if waits and row.severity >= severity("no channel"):
                 style = "red"
-            if row.is_paused:
+            if row.paused:
                 style = "dim"
-            if view.is_selected(row):
-                style = "reverse"
-            table.add_row(*(Text(column.text(row)) for column in columns), style=style)
-        return table
+            styles.append("reverse" if view.is_selected(row) else style)
+        head, *lines = self._table([_heading(view, each) for each in columns], cells, texts, styles)
+        for column in columns:
+            if (at := head.plain.find(column.heading)) >= 0:
+                at += column.heading.lower().index(column.key)
+                head.stylize("underline", at, at + 1)
+        return [head, *lines]
+
+    def _channel(self, key: tuple[str, str], facts: ChannelFacts) -> list[Text]:
+        """Return the lines of the opened channel."""
+        topic, channel = key
+        height = self.page_size() + 1
+        head = "no nsqd has it any more"
+        if facts.row is not None:
+            head = facts.row.state
+            if head.startswith("stuck"):
+                head += f": nothing finished for {duration(facts.row.unfinished_seconds)}"
+            head += "   read by Spark" if facts.row.reader else ""
+        lines = [_line(f"{topic} / {channel}   {head}" if channel else f"{topic}   {head}", "bold")]
+        columns = [BY_NAME[name] for name in FIGURES]
+        parts = facts.parts[: max(1, height // 2)]
+        all_shown = len(parts) == len(facts.parts)
+        heading = "NSQD" if all_shown else f"NSQD ({len(parts)} of {len(facts.parts)})"
+        cells = [
+            [
+                *(part.address, *(column.text(part.row) for column in columns)),
+                "gone: last figures" if part.is_gone else "",
+            ]
+            for part in parts
+        ]
+        styles = ["yellow" if part.is_gone else "" for part in parts]
+        headings = [heading, *(column.heading for column in columns), ""]
+        lines += self._table(headings, cells, range(1), styles)
+        if channel:
+            lines += [Text(), *self._clients(facts, max(1, height - OTHER_LINES - len(parts)))]
+        return lines
+
+    def _clients(self, facts: ChannelFacts, room: int) -> list[Text]:
+        if not facts.clients:
+            text = "asking for its clients ..." if facts.clients is None else "no clients"
+            return [Text(text, style="dim")]
+        view, count = self._view, len(facts.clients)
+        view.first = max(0, min(view.first, count - room))
+        shown = facts.clients[view.first : view.first + room]
+        *headings, last = CLIENT_HEADINGS
+        if len(shown) < count:
+            last += f" ({view.first + 1}-{view.first + len(shown)} of {count})"
+        cells = []
+        for address, client in shown:
+            since = max(0.0, time.time() - client.connect_ts) if client.connect_ts else None
+            texts = (client.hostname, client.remote_address, client.client_id)
+            counts = (
+                *(client.ready_count, client.in_flight_count),
+                *(client.finish_count, client.requeue_count),
+            )
+            agent = cell("", client.user_agent)
+            figures = (*(f"{value:,}" for value in counts), duration(since))
+            cells.append([address, *map(one_line, texts), agent, *figures])
+        return self._table([*headings, last], cells, CLIENT_TEXTS, [""] * len(cells))
+
+    def _table(
+        self,
+        headings: Sequence[str],
+        cells: Sequence[Sequence[str]],
+        texts: Collection[int],
+        styles: Sequence[str],
+    ) -> list[Text]:
+        """Return the lines of a table, as many as there are styles; see `aligned`."""
+        width = self._console.width
+        lines = aligned([headings, *cells], texts, width)
+        # Text objects: rich would read a plain string as markup.
+        return [
+            _line(line.ljust(width), style)
+            for line, style in zip(lines, ("reverse", *styles), strict=False)
+        ]
 
 
 def complaints(seen: Overview, errors: dict[str, str]) -> list[str]:
@@ -185,9 +230,9 @@ def complaints(seen: Overview, errors: dict[str, str]) -> list[str]:
     found = {**errors, **seen.ill}
     for address, last in seen.gone.items():
         found[address] = (
-            f"{found.get(address, NOT_LISTED)}; gone for {duration(last.seconds)}, its last"
-            f" figures: depth {last.depth:,}, in flight {last.in_flight:,},"
-            f" deferred {last.deferred:,}"
+            f"{found.get(address, NOT_LISTED)}; gone for {duration(last['seconds'])}, its last"
+            f" figures: depth {last['depth']:,}, in flight {last['in_flight']:,},"
+            f" deferred {last['deferred']:,}"
         )
     # Daemons that are gone come first: their messages cannot be delivered.
     first = sorted(found, key=lambda address: address not in seen.gone)
@@ -199,108 +244,23 @@ def _line(text: str, style: str = "") -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
-def fitting(rows: Sequence[OverviewRow], width: int, sorted_by: Column) -> dict[Column, int]:
-    """Return the columns that fit side by side, with their widths.
+def _heading(view: View, column: Column) -> str:
+    arrow = " v" if view.is_descending else " ^"
+    return column.heading + (arrow if column is view.column else "")
 
-    Figures are never cut: names are cut, and columns are dropped.
-    """
+
+def fitting(rows: Sequence[OverviewRow], width: int, sorted_by: Column) -> list[Column]:
+    """Return the columns that fit side by side: names are cut, then columns are dropped."""
     widths = {
-        column: max(
-            len(column.heading) + (ARROW if column is sorted_by else 0),
-            *(len(column.text(row)) for row in rows),
-            0,
-        )
+        column: max(len(column.heading), *(len(column.text(row)) for row in rows), 0)
         for column in COLUMNS
     }
-    topic, channel = (BY_NAME[name] for name in ("topic", "channel"))
-    for name in (*SPARED, *SPARED_AT_LAST):
-        cut = sum(max(0, widths[column] - NAME_WIDTH) for column in (topic, channel))
-        if sum(widths.values()) - cut + GAP * (len(widths) - 1) <= width:
+    widths[sorted_by] = max(widths[sorted_by], len(sorted_by.heading) + len(" v"))
+    for column in COLUMNS[:2]:
+        widths[column] = min(widths[column], NAME_WIDTH)
+    for name in SPARED:
+        if sum(widths.values()) + len(GAP) * (len(widths) - 1) <= width:
             break
-        if name != sorted_by.name:
+        if BY_NAME[name] is not sorted_by:
             del widths[BY_NAME[name]]
-    # Topic and channel share the rest; the shorter one is cut last.
-    figures = sum(each for column, each in widths.items() if column not in (topic, channel))
-    room = width - figures - GAP * (len(widths) - 1)
-    short, long = sorted((topic, channel), key=lambda column: widths[column])
-    widths[short] = max(1, min(widths[short], room // 2))
-    widths[long] = max(1, min(widths[long], room - widths[short]))
-    return widths
-
-
-def clients_above(facts: ChannelFacts, first: int, room: int) -> int:
-    """Limit the number of clients scrolled past, so that the screen stays filled."""
-    return max(0, min(first, len(facts.all_clients) - room))
-
-
-def channel_page(key: Key, facts: ChannelFacts, first: int, height: int) -> Group:
-    """Return the screen's content for one channel.
-
-    Args:
-        key: topic and channel.
-        facts: the channel's data.
-        first: the number of clients scrolled past.
-        height: the available lines.
-    """
-    topic, channel = key
-    name = f"{topic} / {channel}" if channel else topic
-    if facts.row is None:
-        head = Text(f"{name}   no nsqd has it any more", style="bold")
-    else:
-        words = facts.row.state.words
-        if words.startswith("stuck"):
-            words = f"{words}: nothing finished for {duration(facts.row.idle_seconds)}"
-        readers = "   read by Spark" if facts.row.readers else ""
-        head = _line(f"{name}   {words}{readers}", "bold")
-
-    columns = [BY_NAME[name] for name in FIGURES]
-    parts = facts.parts[: max(1, height // 2)]
-    all_shown = len(parts) == len(facts.parts)
-    heading = "NSQD" if all_shown else f"NSQD ({len(parts)} of {len(facts.parts)})"
-    nodes = _table([heading, *(column.heading for column in columns), ""], 1)
-    for address, row, is_gone in parts:
-        mark, style = ("gone: last figures", "yellow") if is_gone else ("", "")
-        texts = (address, *(column.text(row) for column in columns), mark)
-        nodes.add_row(*map(Text, texts), style=style)
-    if not channel:
-        return Group(head, nodes)
-    room = max(1, height - OTHER_LINES - len(parts))
-    return Group(head, nodes, Text(), _clients(facts, first, room))
-
-
-def _table(headings: Sequence[str], texts: int) -> Table:
-    """Return an empty table: text columns first, then figures, which are never cut."""
-    table = Table(box=None, header_style="reverse", pad_edge=False, padding=(0, 1))
-    for at, heading in enumerate(headings):
-        if at < texts:
-            table.add_column(heading, justify="left", no_wrap=True, overflow="ellipsis")
-        else:
-            table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
-    return table
-
-
-def _clients(facts: ChannelFacts, first: int, room: int) -> RenderableType:
-    if facts.clients is None:
-        return Text("asking for its clients ...", style="dim")
-    found = facts.all_clients
-    if not found:
-        return Text("no clients", style="dim")
-    above = clients_above(facts, first, room)
-    shown = found[above : above + room]
-    last = CLIENT_HEADINGS[-1]
-    if len(shown) < len(found):
-        last += f" ({above + 1}-{above + len(shown)} of {len(found)})"
-    table = _table([*CLIENT_HEADINGS[:-1], last], CLIENT_TEXTS)
-    for address, client in shown:
-        since = max(0.0, time.time() - client.connect_ts) if client.connect_ts else None
-        texts = (
-            *(client.hostname, client.remote_address, client.client_id),
-            client.user_agent or UNKNOWN,
-        )
-        counts = (
-            *(client.ready_count, client.in_flight_count),
-            *(client.finish_count, client.requeue_count),
-        )
-        cells = [*map(one_line, texts), *(f"{value:,}" for value in counts), duration(since)]
-        table.add_row(*map(Text, [address, *cells]))
-    return table
+    return [*widths]

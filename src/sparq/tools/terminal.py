@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import select
@@ -24,6 +23,7 @@ import termios
 import threading
 import tty
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from typing import Final, TypeVar
 
@@ -73,32 +73,21 @@ class _Stream:
         """Run the function in a thread; cancelling the caller does not stop it."""
         # Not asyncio.to_thread: the threads of its pool are joined when the program ends, and a
         # read from a terminal may block until someone presses a key.
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
+        answer: Future[T] = Future()
+        answer.set_running_or_notify_cancel()  # from here on, it cannot be cancelled
         before = self._last
-
-        def settle(result: T | None, error: Exception | None) -> None:
-            if answer.done():  # the caller was cancelled meanwhile
-                return
-            if error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(result)  # type: ignore[arg-type] # None only with an error
 
         def work() -> None:
             if before is not None:
                 before.join()
-            result, failure = None, None
             try:
-                result = function()
+                answer.set_result(function())
             except Exception as error:  # the caller gets it, and decides what it means
-                failure = error
-            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
-                loop.call_soon_threadsafe(settle, result, failure)
+                answer.set_exception(error)
 
         self._last = threading.Thread(target=work, name=name, daemon=True)
         self._last.start()
-        return await answer
+        return await asyncio.wrap_future(answer)
 
 
 class Input(_Stream):
@@ -242,40 +231,37 @@ def keyboard(pressed: Callable[[str], None]) -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-async def show_progress(text: Callable[[], str]) -> None:
-    """Show the result of ``text`` twice a second, until cancelled.
+@asynccontextmanager
+async def progress_shown(text: Callable[[], str]) -> AsyncIterator[None]:
+    """Show the result of ``text`` twice a second for the duration of a block.
 
-    Call it after logging is set up.
+    It begins after logging is set up.
     """
     stream = sys.stderr
     if not stream.isatty():
+        yield
         return
 
     def clear(_: logging.LogRecord) -> bool:
         stream.write(CLEAR)
         return True
 
-    # A filter of the handlers runs directly before a record is written, whichever logger it is
-    # from.
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(clear)
-    try:
+    async def show() -> None:
         while True:
             columns = os.get_terminal_size(stream.fileno()).columns or COLUMNS
             stream.write(f"{CLEAR}{text()[: columns - 1]}")
             stream.flush()
             await asyncio.sleep(STEP_SECONDS)
-    finally:
-        stream.write(CLEAR)
-        stream.flush()
 
-
-@asynccontextmanager
-async def progress_shown(text: Callable[[], str]) -> AsyncIterator[None]:
-    """Show the result of ``text`` for the duration of a block."""
-    showing = asyncio.create_task(show_progress(text))
+    # A filter of the handlers runs directly before a record is written, whichever logger it is
+    # from.
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(clear)
+    showing = asyncio.create_task(show())
     try:
         yield
     finally:
         showing.cancel()
         await asyncio.gather(showing, return_exceptions=True)
+        stream.write(CLEAR)
+        stream.flush()

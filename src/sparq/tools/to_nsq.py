@@ -96,17 +96,15 @@ async def follow(
     while data := await unless_stopped(source.read(), stop):
         try:
             whole = records.feed(data)
-        except RecordTooLongError as error:
+        except ValueError as error:
             which = f"record {publisher.published + 1} is too long"
             raise ToolError(f"{which}: {error}; check --delimiter") from None
         await publisher.publish(whole)
-    if not records.rest:
-        return
-    if not stop.is_set():
-        await publisher.publish([records.rest])
-    else:
+    if stop.is_set() and records.rest:
         size = len(records.rest)
         log.warning("stopped within a record: its first %d bytes are not published", size)
+    elif records.rest:
+        await publisher.publish([bytes(records.rest)])
 
 
 class RecordPublisher:
@@ -157,7 +155,7 @@ class RecordPublisher:
             if allowed := self._bucket.take(count, self._clock()):
                 return allowed
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._bucket.seconds_until(1)):
+                async with asyncio.timeout(self._bucket.seconds_until_one()):
                     await self._stop.wait()
         return count
 
@@ -194,10 +192,6 @@ class RecordPublisher:
             before += count
 
 
-class RecordTooLongError(Exception):
-    """A record has no delimiter within the limit."""
-
-
 class RecordSplitter:
     """Splits a stream of bytes into records.
 
@@ -209,36 +203,24 @@ class RecordSplitter:
     """
 
     def __init__(self, delimiter: bytes, bytes_max: int = RECORD_BYTES_MAX) -> None:
+        self.rest = bytearray()  # not bytes: a long record grows by many reads
         self._delimiter = delimiter
         self._bytes_max = bytes_max
-        self._pieces: list[bytes] = []
-        self._size = 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """Add bytes; return the records that are now complete.
 
         Raises:
-            RecordTooLongError: the record that has begun is longer than the limit.
+            ValueError: the record that has begun is longer than the limit.
         """
-        head, *others = data.split(self._delimiter)
-        # Pieces are joined once: a record of 64 MiB comes in 256 reads or more, and one growing
-        # `bytes` would be copied for each.
-        self._pieces.append(head)
-        self._size += len(head)
-        found = []
-        if others:
-            found = [self.rest, *others[:-1]]
-            self._pieces, self._size = [others[-1]], len(others[-1])
-        if self._size > self._bytes_max:
-            raise RecordTooLongError(f"no delimiter within {self._bytes_max} bytes")
+        found: list[bytes] = []
+        self.rest += data
+        if self._delimiter in data:
+            *found, rest = bytes(self.rest).split(self._delimiter)
+            self.rest = bytearray(rest)
+        if len(self.rest) > self._bytes_max:
+            raise ValueError(f"no delimiter within {self._bytes_max} bytes")
         return [record for record in found if record]
-
-    @property
-    def rest(self) -> bytes:
-        """The bytes of a record that has no delimiter yet."""
-        if len(self._pieces) > 1:
-            self._pieces = [b"".join(self._pieces)]
-        return self._pieces[0] if self._pieces else b""
 
 
 class Bucket:
@@ -266,7 +248,6 @@ class Bucket:
         self._tokens -= taken
         return taken
 
-    def seconds_until(self, count: int) -> float:
-        """Return the time from the last ``take`` until it holds ``count`` tokens, or is full."""
-        missing = min(count, self._rate) - self._tokens
-        return max(0.0, missing / self._rate)
+    def seconds_until_one(self) -> float:
+        """Return the time from the last ``take`` until it holds a token."""
+        return max(0.0, (1 - self._tokens) / self._rate)

@@ -30,23 +30,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from sparq.protocol.address import lookupd_url
 from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.cluster import ANYWHERE, ClusterPoller, fleet_of
 from sparq.tools.commands import IN_ENVIRONMENT, ToolError, UsageError, with_environment
 from sparq.tools.commands import TopOptions as Options
-from sparq.tools.common import (
-    QUITTING,
-    check_addresses,
-    check_one_kind,
-    check_positive,
-    run,
-    unless_stopped,
-)
-from sparq.tools.overview import Overview, OverviewRow, SampleHistory, sample_of
+from sparq.tools.common import QUITTING, check_one_kind, check_positive, run, unless_stopped
+from sparq.tools.overview import Overview, SampleHistory
 from sparq.tools.screen import ChannelFacts, Screen, complaints
 from sparq.tools.terminal import PipeOutput, keyboard, taken
 from sparq.tools.view import COLUMNS, View, aligned
@@ -60,7 +52,8 @@ FIELDS: Final = (
     *("topic", "channel", "state", "in_rate", "out_rate", "depth", "in_flight", "deferred"),
     *("lag_seconds", "requeue_rate", "timeout_rate", "clients", "paused", "topic_paused", "gone"),
 )
-"""The keys of a row in JSON; those that are not fields of `OverviewRow` are set below."""
+"""The keys of a row in JSON: unknown values are null, and a topic's row has the channel "".
+"""
 
 
 def start(options: Options) -> int:
@@ -78,8 +71,6 @@ async def watch(options: Options, output: PipeOutput, stop: asyncio.Event) -> in
     """
     nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
     check_one_kind("nsqd-http-address", nsqds, lookupds, IN_ENVIRONMENT)
-    check_addresses("nsqd-http-address", nsqds, lookupd_url)
-    check_addresses("lookupd-http-address", lookupds, lookupd_url)
     check_positive(options, "interval_ns")
     if options.count < 0:
         raise UsageError("--count should not be negative")
@@ -127,9 +118,7 @@ class Watcher:
 
     async def refresh(self) -> Overview:
         """Return the current overview, with rates since the last call."""
-        answers = await self._cluster.stats()
-        now = {address: sample_of(*answer) for address, answer in answers.items()}
-        seen = self._history.add(now, time.monotonic())
+        seen = self._history.add(await self._cluster.stats(), time.monotonic())
         errors = self._cluster.errors
         self.errors = {at: why for at, why in errors.items() if at not in seen.drained}
         return seen
@@ -154,31 +143,28 @@ class Watcher:
             await asyncio.sleep(max(0.0, began + interval - time.monotonic()))
             began = time.monotonic()
             seen = await self.refresh()
-            lines = self._document(seen) if self._options.json else self._table(seen)
+            rows = self._view.sorted(seen.rows)
+            if self._options.json:
+                document = {
+                    "time": f"{datetime.now().astimezone().isoformat(timespec='milliseconds')}",
+                    "nsqds": seen.nsqds,
+                    "rows": [{name: getattr(row, name) for name in FIELDS} for row in rows],
+                    "gone": seen.gone,
+                    "errors": {**self.errors, **seen.ill},
+                }
+                lines = [json.dumps(document, ensure_ascii=False)]
+            else:
+                cells = [[column.heading for column in COLUMNS]]
+                cells += [[column.text(row) for column in COLUMNS] for row in rows]
+                texts = {at for at, column in enumerate(COLUMNS) if column.is_text}
+                lines = aligned(cells, texts)
+                if not self._options.once:
+                    now = f"{datetime.now():%Y-%m-%dT%H:%M:%S}"
+                    lines = [f"{'TIME':19}  {lines[0]}", *(f"{now}  {line}" for line in lines[1:])]
             await self._output.write("".join(f"{line}\n" for line in lines).encode())
             for complaint in () if self._options.json else complaints(seen, self.errors):
                 sys.stderr.write(f"{PROGRAM}: {complaint}\n")
             printed += 1
-
-    def _table(self, seen: Overview) -> list[str]:
-        stamp = [] if self._options.once else [f"{datetime.now():%Y-%m-%dT%H:%M:%S}"]
-        rows = [
-            [*stamp, *(column.text(row) for column in COLUMNS)]
-            for row in self._view.sorted(seen.rows)
-        ]
-        headings = [*(["TIME"] if stamp else []), *(column.heading for column in COLUMNS)]
-        texts = (at for at, one in enumerate(COLUMNS, len(stamp)) if one.kind in ("name", "words"))
-        return aligned([headings, *rows], {0, *texts})
-
-    def _document(self, seen: Overview) -> list[str]:
-        document = {
-            "time": f"{datetime.now().astimezone().isoformat(timespec='milliseconds')}",
-            "nsqds": seen.nsqds,
-            "rows": [document_of(row) for row in self._view.sorted(seen.rows)],
-            "gone": {address: last._asdict() for address, last in seen.gone.items()},
-            "errors": {**self.errors, **seen.ill},
-        }
-        return [json.dumps(document, ensure_ascii=False)]
 
     async def fill_screen(self) -> None:
         """Draw each overview on the screen, and execute keys."""
@@ -215,14 +201,13 @@ class Watcher:
                     draw()
 
     def _press(self, key: str, screen: Screen, draw: Callable[[], None]) -> None:
-        if key == "q" and not self._view.is_typing:
-            self._stop.set()
-            return
         opened = self._view.opened
-        if key == "x" and not self._view.is_typing:
+        if self._view.is_typing or key not in ("q", "x"):
+            self._view.press(key, screen.page_size())
+        elif key == "q":
+            self._stop.set()
+        else:
             self._history.dismiss_gone()
-        elif not self._view.press(key, screen.page_size()):
-            return
         if self._view.opened != opened:
             self._opened = ChannelFacts()
             self._is_opened.set()
@@ -235,17 +220,14 @@ class Watcher:
             return
         row = next((row for row in seen.rows if row.key == key), None)
         parts = self._history.parts(key)
-        clients = {}
-        for address, stats in (await self._cluster.clients(*key)).items() if key[1] else ():
-            channel = stats.channel(*key)
-            listed = (channel.clients if channel else None) or ()
-            clients[address] = sorted(listed, key=lambda each: (each.hostname, each.remote_address))
+        answers = await self._cluster.clients(*key) if key[1] else {}
+        clients = [
+            (address, client)
+            for address, stats in answers.items()
+            if (channel := stats.channel(*key)) is not None
+            for client in channel.clients or ()
+        ]
+        clients.sort(key=lambda each: (each[0], each[1].hostname, each[1].remote_address))
         # The user may have opened another channel while the nsqds were asked.
         if self._view.opened == key:
             self._opened = ChannelFacts(row, parts, clients)
-
-
-def document_of(row: OverviewRow) -> dict[str, Any]:
-    """Return a row for JSON: unknown values are null; a topic's row has channel ""."""
-    own = {"state": row.state.words, "paused": row.is_paused, "gone": list(row.gone)}
-    return {name: own[name] if name in own else getattr(row, name) for name in FIELDS}

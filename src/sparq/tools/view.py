@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 UNKNOWN: Final = "-"
+GAP: Final = "  "
 FILTER_LENGTH_MAX: Final = 64
 SECONDS: Final = "_seconds"
 TEXTS: Final = ("body", "detail", "result", "would")
@@ -60,23 +62,29 @@ def cell(name: str, value: Any) -> str:
     return one_line(str(value))
 
 
-def aligned(rows: Sequence[Sequence[str]], left: int | Container[int] = 2) -> list[str]:
+def aligned(
+    rows: Sequence[Sequence[str]], texts: Collection[int], width: float = math.inf
+) -> list[str]:
     """Return a line for each row, every column padded to its widest cell.
 
     Args:
         rows: the cells; all rows have the same number of them.
-        left: the text columns, which are left-aligned: their number at the beginning, or their
-            indexes. The others hold numbers.
+        texts: the indexes of text columns, which are left-aligned. The others hold numbers.
+        width: the maximum length of a line: texts are cut, the longest first, but no numbers.
     """
-    texts = range(left) if isinstance(left, int) else left
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if at in texts else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    while sum(widths) + len(GAP) * (len(widths) - 1) > width:
+        longest = max(texts, key=widths.__getitem__)
+        if widths[longest] == 1:
+            break
+        widths[longest] -= 1
+
+    def fit(cell: str, at: int) -> str:
+        if len(cell) > widths[at]:
+            return f"{cell[: widths[at] - 1]}…"
+        return cell.ljust(widths[at]) if at in texts else cell.rjust(widths[at])
+
+    return [GAP.join(fit(cell, at) for at, cell in enumerate(row)).rstrip() for row in rows]
 
 
 def table(headings: Sequence[str], rows: Iterable[Mapping[str, Any]], texts: int) -> list[str]:
@@ -96,50 +104,59 @@ def table(headings: Sequence[str], rows: Iterable[Mapping[str, Any]], texts: int
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of `sparq top`: its name, key and heading, and the field of a row that it shows.
+    """One column of `sparq top`: its key and heading, and the field of a row that it shows.
 
     `kind` says how: name, words, count, rate, or as `cell` does.
     """
 
-    name: str
     key: str
     heading: str
     field: str
     kind: str = ""
 
+    @property
+    def is_text(self) -> bool:
+        """Whether it holds text."""
+        return self.kind in ("name", "words")
+
+    def value(self, row: OverviewRow) -> Any:
+        """Return the value of a row's cell; None: unknown."""
+        # A count is unknown if no nsqd that has it answers.
+        return None if self.kind == "count" and not row.nodes else getattr(row, self.field)
+
     def order(self, row: OverviewRow) -> Any:
         """Return the value that rows are sorted by."""
-        value = getattr(row, self.field)
-        if self.kind == "count" and not row.nsqds:  # no nsqd that has it answers
-            value = None
+        value = self.value(row)
+        if self.kind == "words":
+            return row.severity, value
         return -1 if value is None else value
 
     def text(self, row: OverviewRow) -> str:
         """Format a row's cell."""
-        value = getattr(row, self.field)
-        if self.kind == "rate":
-            return rate(value)
-        if self.kind == "words":
-            return str(value.words)
-        return cell(self.field, None if self.kind == "count" and not row.nsqds else value)
+        value = self.value(row)
+        return rate(value) if self.kind == "rate" else cell(self.field, value)
+
+
+def _name(text: str) -> str:
+    return text.lower().replace(" ", "_").replace("-", "_").removesuffix("/s")
 
 
 COLUMNS = (
-    Column("topic", "t", "TOPIC", "topic", "name"),
-    Column("channel", "c", "CHANNEL", "channel", "name"),
-    Column("in", "i", "IN/S", "in_rate", "rate"),
-    Column("out", "o", "OUT/S", "out_rate", "rate"),
-    Column("depth", "d", "DEPTH", "depth", "count"),
-    Column("in_flight", "f", "IN FLIGHT", "in_flight", "count"),
-    Column("deferred", "e", "DEFERRED", "deferred", "count"),
-    Column("lag", "l", "LAG", "lag_seconds"),
-    Column("requeued", "r", "REQUEUED/S", "requeue_rate", "rate"),
-    Column("timed_out", "m", "TIMED OUT/S", "timeout_rate", "rate"),
-    Column("clients", "n", "CLIENTS", "clients", "count"),
-    Column("paused", "p", "PAUSED", "is_paused"),
-    Column("state", "a", "STATE", "state", "words"),
+    Column("t", "TOPIC", "topic", "name"),
+    Column("c", "CHANNEL", "channel", "name"),
+    Column("i", "IN/S", "in_rate", "rate"),
+    Column("o", "OUT/S", "out_rate", "rate"),
+    Column("d", "DEPTH", "depth", "count"),
+    Column("f", "IN FLIGHT", "in_flight", "count"),
+    Column("e", "DEFERRED", "deferred", "count"),
+    Column("l", "LAG", "lag_seconds"),
+    Column("r", "REQUEUED/S", "requeue_rate", "rate"),
+    Column("m", "TIMED OUT/S", "timeout_rate", "rate"),
+    Column("n", "CLIENTS", "clients", "count"),
+    Column("p", "PAUSED", "paused"),
+    Column("a", "STATE", "state", "words"),
 )
-BY_NAME = {column.name: column for column in COLUMNS}
+BY_NAME = {_name(column.heading): column for column in COLUMNS}
 BY_KEY = {column.key: column for column in COLUMNS}
 
 
@@ -151,11 +168,10 @@ def column_name(text: str) -> str:
     Raises:
         ValueError: there is no such column.
     """
-    wanted = text.lower().replace(" ", "_").replace("-", "_").removesuffix("/s")
-    for name, column in BY_NAME.items():
-        if wanted in (name, column.heading.lower().replace(" ", "_").removesuffix("/s")):
-            return name
-    raise ValueError(f"column must be one of {', '.join(BY_NAME)}{suggestion(wanted, BY_NAME)}")
+    wanted = _name(text)
+    if wanted not in BY_NAME:
+        raise ValueError(f"column must be one of {', '.join(BY_NAME)}{suggestion(wanted, BY_NAME)}")
+    return wanted
 
 
 class View:
@@ -189,57 +205,48 @@ class View:
         self._keys: list[Key] = []
         self._cursor = 0
 
-    def press(self, key: str, page: int) -> bool:
-        """Handle a key; return False if the view has no use for it.
+    def press(self, key: str, page: int) -> None:
+        """Handle a key.
 
         Args:
             key: a character, or one of the names in `terminal.NAMES`.
             page: the number of rows that fit on the screen.
         """
-        if self.is_typing:
-            return self._type(key)
         steps = {"up": -1, "down": 1, "page up": -page, "page down": page}
         steps |= {"home": -sys.maxsize, "end": sys.maxsize}
-        if key == "space":
+        if self.is_typing:
+            self._type(key)
+        elif key == "space":
             self.is_frozen = not self.is_frozen
         elif self.opened is not None:
+            self.first = max(0, self.first + steps.get(key, 0))
             if key == "escape":
                 self.opened, self.first = None, 0
-            elif key in steps:
-                self.first = max(0, min(self.first + steps[key], sys.maxsize))
-            else:
-                return False
         elif key == "escape":
             self.filter = ""
         elif key == "/":
             self.is_typing = True
-        elif key in BY_KEY:
-            same = BY_KEY[key] is self.column
-            self.column, self.first, self._cursor, self.selected = BY_KEY[key], 0, 0, None
-            self.is_descending = not self.is_descending if same else self.column.kind != "name"
-        elif key not in steps and key != "enter":
-            return False
+        elif (column := BY_KEY.get(key)) is not None:
+            is_same = column is self.column
+            self.is_descending = not self.is_descending if is_same else column.kind != "name"
+            self.column, self.first, self._cursor, self.selected = column, 0, 0, None
         elif self._keys and key == "enter":
             self.opened, self.first = self._keys[self._cursor], 0
-        elif self._keys:
+        elif self._keys and key in steps:
             self._cursor = max(0, min(self._cursor + steps[key], len(self._keys) - 1))
             self.selected = None if key == "home" else self._keys[self._cursor]
-        return True
 
-    def _type(self, key: str) -> bool:
+    def _type(self, key: str) -> None:
         """Handle a key while the filter is typed: Enter keeps the filter, Esc drops it."""
-        if key == "enter":
+        letter = " " if key == "space" else key
+        if key in ("enter", "escape"):
             self.is_typing = False
-        elif key == "escape":
-            self.is_typing, self.filter = False, ""
+        if key == "escape":
+            self.filter = ""
         elif key == "backspace":
             self.filter = self.filter[:-1]
-        elif key == "space" or len(key) == 1:
-            letter = " " if key == "space" else key
+        elif len(letter) == 1:
             self.filter = (self.filter + letter)[:FILTER_LENGTH_MAX]
-        else:
-            return False
-        return True
 
     def sorted(self, rows: Iterable[OverviewRow]) -> list[OverviewRow]:
         """Return all rows in order; equal ones by topic and channel."""
@@ -251,7 +258,7 @@ class View:
         """Return the visible rows, at most ``size``; the selected row is among them."""
         wanted = self.filter.lower()
         found = self.sorted(
-            row for row in rows if wanted in f"{row.topic}/{row.channel} {row.state.words}".lower()
+            row for row in rows if wanted in f"{row.topic}/{row.channel} {row.state}".lower()
         )
         self._keys = [row.key for row in found]
         self.matching = len(found)

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from sparq.protocol.names import is_valid_name
 from sparq.tools import commands, nsq_tail, nsq_to_file, nsq_to_http, nsq_to_nsq, to_nsq
+from sparq.tools.commands import NsqToFileOptions
 from sparq.tools.files import (
     FilenameError,
     Folder,
@@ -85,7 +86,8 @@ def test_no_file_name_leads_outside_the_folder(shows: Callable[[str], None]) -> 
         text = chance.choice((*FORMATS, *NASTY_FORMATS, name))
         topic = name if is_valid_name(name) else ".."
         try:
-            made = template(text, name, topic, name, is_revised=False, is_gzip=False)
+            formats = {"filename_format": text, "datetime_format": name, "host_identifier": name}
+            made = template(NsqToFileOptions(**formats), topic)
             found = entries_of(with_revision(made.at(when), 0))
         except FilenameError:
             refused += 1
@@ -115,8 +117,9 @@ def test_no_file_is_written_outside(
     for name, text in itertools.product(NASTY, formats):
         topic = name if is_valid_name(name) else "CON"
         with suppress(FilenameError, OSError):
-            made = template(f"{text}<REV>", "%Y", topic, name, is_revised=True, is_gzip=False)
-            output = TopicOutput(made, folder, finished)
+            options = NsqToFileOptions(filename_format=f"{text}<REV>", host_identifier=name)
+            made = template(options, topic, is_moved=True)
+            output = TopicOutput(made, folder, finished, options)
             output.write([b"x"], sync=True)
             output.close()
             written += 1

@@ -31,10 +31,24 @@ from sparq.tools.cluster import fleet_of
 from sparq.tools.commands import UsageError, with_environment
 
 SECONDS_MAX: Final = 1.0
-PLACES: Final = ("earliest", "latest", "-1h", "last:100")
-ACTIONS: Final = ("show", "export", "apply", "drop")
 SPARQ: Final = "sparq"
 SHELLS: Final = ("bash", "zsh", "fish")
+SHOW: Final = "show"
+FEW: Final = {
+    "place": ("earliest", "latest", "-1h", "last:100"),
+    "action": (SHOW, "export", "apply", "drop"),
+    "shell": SHELLS,
+    "what": ("topic",),
+}
+"""The values of a kind of word, if they are few."""
+
+KINDS: Final = {
+    "move": ["what", "topic"],
+    "completion": ["shell"],
+    "policies": ["action", "topic", "channel"],
+}
+"""The kinds of a verb's words, if its usage does not name them."""
+
 STATES: Final = ("waiting", "in_flight", "deferred", "finished")
 VALUES: Final = {"state": STATES, "format": ("jsonl", "csv")}
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
@@ -192,20 +206,16 @@ async def _of_admin(words: Sequence[str]) -> list[str]:
         flags = [f"--{flag.name}" + ("" if flag.kind is BOOL else "=") for flag in known]
         return _beginning(flags, f"--{name}")
     given, flag_words = separated(f"{PROGRAM} {verb}", before[1:], known)
-    if verb == "policies":
-        if not given:
-            return _beginning(ACTIONS, last)
-        # After `show`, the words are those of `list`; after other actions there are no names.
-        verb, given = ("list", given[1:]) if given[0] == ACTIONS[0] else (verb, [""])
     kinds = VERBS[verb].words.replace("[", "").replace("]", "").lower().split()
-    kinds = {"move": ["what", "topic"], "completion": ["shell"], "policies": []}.get(verb, kinds)
-    kind = kinds[len(given)] if len(given) < len(kinds) else ""
-    if kind in ("topic", "channel", "node"):
-        async with asyncio.timeout(SECONDS_MAX):
-            names = await _names(flag_words, kind, given[0] if given else "")
-        return _beginning(names, last)
-    few = {"place": PLACES, "shell": SHELLS, "what": ("topic",)}
-    return _beginning(few.get(kind, ()), last)
+    kinds = KINDS.get(verb, kinds)
+    if len(given) >= len(kinds) or (verb == "policies" and given and given[0] != SHOW):
+        return []
+    kind = kinds[len(given)]
+    if kind not in ("topic", "channel", "node"):
+        return _beginning(FEW.get(kind, ()), last)
+    async with asyncio.timeout(SECONDS_MAX):
+        names = await _names(flag_words, kind, given[-1] if given else "")
+    return _beginning(names, last)
 
 
 def _beginning(names: Iterable[str], text: str) -> list[str]:

@@ -30,12 +30,11 @@ from sparq.cluster.nodes import Node
 from sparq.program.flags import flags_of
 from sparq.program.mistakes import suggestion
 from sparq.program.verbs import ParsedCommand
-from sparq.protocol.address import lookupd_url
 from sparq.protocol.names import is_valid_name, one_line, quote
 from sparq.tools.admin.verbs import PROGRAM
 from sparq.tools.cluster import fleet_of
 from sparq.tools.commands import IN_ENVIRONMENT, ToolError, UsageError
-from sparq.tools.common import check_addresses, run, unless_stopped
+from sparq.tools.common import run, unless_stopped
 from sparq.tools.terminal import Input, PipeOutput
 from sparq.tools.view import table
 
@@ -43,14 +42,14 @@ FUNCTIONS: Final = {
     "list": "listing.list_them",
     "seek": "changes.seek",
     "move": "moving.move",
-    "drain": "draining.drain",
+    "drain": "changes.drain",
     "peek": "messages.peek",
     "find": "messages.find",
     "export": "messages.export",
     "audit": "listing.audit",
     "dismiss": "listing.dismiss",
     "policies": "policies.policies",
-    "redrive": "redriving.redrive",
+    "redrive": "messages.redrive",
     "completion": "completion.completion",
     **dict.fromkeys(("requeue", "finish", "cancel", "copy"), "messages.act"),
 }
@@ -147,12 +146,12 @@ class Job:
     @property
     def topic(self) -> str:
         """The first word; "" if there is none."""
-        return self.words[0] if self.words else ""
+        return (*self.words, "")[0]
 
     @property
     def channel(self) -> str:
         """The second word; "" if there is none."""
-        return self.words[1] if len(self.words) > 1 else ""
+        return (*self.words, "", "")[1]
 
     @property
     def what(self) -> str:
@@ -279,20 +278,29 @@ class Job:
         parts += [f"--nsqd-http-address={address}" for address in addresses]
         return " ".join(map(shlex.quote, parts)).replace("'--token=@FILE'", "--token=@FILE")
 
-    async def say_next_steps(
-        self, errors: Mapping[str, str], *, hint: str = "", words: Sequence[str] | None = None
+    async def report(
+        self,
+        document: Mapping[str, Any],
+        lines: Iterable[str],
+        errors: Mapping[str, str],
+        *,
+        hint: str = "",
+        words: Sequence[str] | None = None,
     ) -> None:
-        """Write what to do next to standard output, if there are errors."""
-        if errors:
-            steps = self.next_steps(errors, hint=hint, words=words)
-            await self.say("", "next steps:", *(f"  {step}" for step in steps))
+        """Write an outcome to standard output, and what to do next.
 
-    async def say_errors(
-        self, errors: Mapping[str, str], *, words: Sequence[str] | None = None
-    ) -> None:
-        """Write to standard output which daemons could not be asked, and what to do next."""
-        await self.say(*lines_of(errors))
-        await self.say_next_steps(errors, words=words)
+        Args:
+            document: the outcome for JSON; its errors and next steps are added.
+            lines: the outcome for a person.
+            errors: why each daemon did not do its part, by address.
+            hint, words: see `next_steps`.
+        """
+        steps = self.next_steps(errors, hint=hint, words=words)
+        if self.options.json:
+            await self.say_json({**document, "errors": errors, "next": steps})
+        else:
+            steps = ["", "next steps:", *(f"  {step}" for step in steps)] if steps else []
+            await self.say(*lines, *steps)
 
     def warn_of_errors(self) -> int:
         """Write to stderr which daemons did not answer and what to do next; return the status."""
@@ -389,8 +397,6 @@ async def work(request: ParsedCommand, output: PipeOutput, stop: asyncio.Event) 
     )
     options = request.options
     nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
-    check_addresses("nsqd-http-address", nsqds, lookupd_url)
-    check_addresses("lookupd-http-address", lookupds, lookupd_url)
     if request.verb not in WITHOUT_CLUSTER:
         if not any(nsqds) and not any(lookupds):
             raise UsageError(

@@ -11,34 +11,26 @@ daemons directly; its changes are in the daemons' logs.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from yarl import URL
 
-from sparq.cluster.figures import ChannelFigures, NsqdFigures, TopicFigures, lag_of, state_of
+from sparq.cluster.figures import NsqdFigures
+from sparq.cluster.rows import ChannelRow, NodeStats, tables
 from sparq.cluster.upstream import UpstreamError
 from sparq.program.mistakes import suggestion
 from sparq.protocol.address import lookupd_url
 from sparq.protocol.names import quote
 from sparq.tools.admin.job import Job, in_words, known, producers_of
 from sparq.tools.commands import ToolError, UsageError
+from sparq.tools.overview import channel_words
 
 TOPIC: Final = ("topic", "channels", "waiting", "messages", "paused", "nsqds")
 FIGURES: Final = (
     *("state", "depth", "lag_seconds", "in_flight", "deferred", "requeued", "timed_out"),
     *("messages", "clients", "paused"),
 )
-COUNTERS: Final = {
-    "depth": "depth",
-    "in_flight": "in_flight_count",
-    "deferred": "deferred_count",
-    "requeued": "requeue_count",
-    "timed_out": "timeout_count",
-    "messages": "message_count",
-    "clients": "client_count",
-}
 NODE: Final = ("address", "host", "version", "state", "error", "topics", "waiting", "tcp_port")
 
 AUDIT: Final = (
@@ -66,61 +58,45 @@ async def list_them(job: Job) -> int:
     job.errors |= known(stats.errors)
     if stats.failed and not job.errors and not job.topic:
         raise ToolError("no nsqd found")
+    # One request shows no rate and no time, so `stuck` is not among the states, and the lag is
+    # unknown if an nsqd does not report the age of its oldest waiting message, as Go's.
+    answers = {address: (NodeStats(each, 0.0), None) for address, each in stats.value.items()}
     if job.options.nodes:
         await _nodes(job, stats.value)
     elif job.channel:
         rows = []
-        for address, each in sorted(stats.value.items()):
-            topic, channel = each.topic(job.topic), each.channel(job.topic, job.channel)
-            if topic is not None and channel is not None:
-                rows.append({"nsqd": address, **summed([channel], topic.paused)})
+        for address, answer in sorted(answers.items()):
+            _, channels, _ = tables([answer], job.topic)
+            if (row := channels.find(job.topic, job.channel)) is not None:
+                rows.append({"nsqd": address, **_figures(row)})
         if not rows and not job.errors:
             raise ToolError(f"no nsqd has the {job.what}")
         await job.show(("nsqd", *FIGURES), rows, 2)
     elif job.topic:
-        await _channels(job, stats.value)
+        topics, channels, _ = tables(answers.values(), job.topic)
+        if not topics and not job.errors:
+            names = (await job.fleet.topics()).value
+            if job.topic not in names:
+                raise ToolError(f"there is no topic {job.topic}{suggestion(job.topic, names)}")
+        rows = [{"channel": row.channel, **_figures(row), "nsqds": row.nodes} for row in channels]
+        await job.show(("channel", *FIGURES, "nsqds"), rows, 2)
     else:
-        await _topics(job, stats.value)
+        topics, _, _ = tables(answers.values())
+        named = await job.fleet.topics()
+        job.errors |= known(named.errors)
+        nowhere = dict.fromkeys(TOPIC, 0) | {"paused": False}
+        found = {name: nowhere | {"topic": name} for name in named.value}
+        for each in topics:
+            figures = {name: getattr(each, name) for name in TOPIC[:-1]}
+            found[each.topic] = {**figures, "nsqds": each.nodes}
+        await job.show(TOPIC, (found[name] for name in sorted(found)), 1)
     return job.warn_of_errors()
 
 
-async def _topics(job: Job, stats: Mapping[str, NsqdFigures]) -> None:
-    named = await job.fleet.topics()
-    job.errors |= known(named.errors)
-    found: dict[str, list[TopicFigures]] = {name: [] for name in named.value}
-    for each in stats.values():
-        for topic in each.topics:
-            found.setdefault(topic.topic_name, []).append(topic)
-    rows = []
-    for name, parts in sorted(found.items()):
-        figures = (
-            name,
-            len({channel.channel_name for topic in parts for channel in topic.channels}),
-            sum(topic.waiting for topic in parts),
-            sum(topic.message_count for topic in parts),
-            any(topic.paused for topic in parts),
-            len(parts),
-        )
-        rows.append(dict(zip(TOPIC, figures, strict=True)))
-    await job.show(TOPIC, rows, 1)
-
-
-async def _channels(job: Job, stats: Mapping[str, NsqdFigures]) -> None:
-    found = [topic for each in stats.values() if (topic := each.topic(job.topic)) is not None]
-    if not found and not job.errors:
-        names = await job.fleet.topics()
-        if job.topic not in names.value:
-            raise ToolError(f"there is no topic {job.topic}{suggestion(job.topic, names.value)}")
-    parts: dict[str, list[ChannelFigures]] = {}
-    for topic in found:
-        for channel in topic.channels:
-            parts.setdefault(channel.channel_name, []).append(channel)
-    topic_paused = any(topic.paused for topic in found)
-    rows = [
-        {"channel": name, **summed(channels, topic_paused), "nsqds": len(channels)}
-        for name, channels in sorted(parts.items())
-    ]
-    await job.show(("channel", *FIGURES, "nsqds"), rows, 2)
+def _figures(row: ChannelRow) -> dict[str, Any]:
+    """Return a channel's figures, as in JSON."""
+    names = (*FIGURES[1:], "topic_paused")
+    return {"state": channel_words(row), **{name: getattr(row, name) for name in names}}
 
 
 async def _nodes(job: Job, stats: Mapping[str, NsqdFigures]) -> None:
@@ -140,31 +116,6 @@ async def _nodes(job: Job, stats: Mapping[str, NsqdFigures]) -> None:
         }
         rows.append(row)
     await job.show(NODE, rows, 5)
-
-
-def summed(channels: Sequence[ChannelFigures], topic_paused: bool) -> dict[str, Any]:
-    """Sum a channel's figures over nsqds, with its lag and state.
-
-    One request shows no rate and no time, so `stuck` is not among the states, and the lag is
-    unknown if an nsqd does not report the age of its oldest waiting message, as Go's.
-    """
-    figures: dict[str, Any] = {
-        name: sum(getattr(channel, key) for channel in channels) for name, key in COUNTERS.items()
-    }
-    unfinished = figures["depth"] + figures["in_flight"]
-    lag = lag_of((channel.oldest_waiting_seconds for channel in channels), unfinished, None)
-    paused = any(channel.paused for channel in channels)
-    state = state_of(
-        topic_paused=topic_paused,
-        paused=paused,
-        clients=figures["clients"],
-        readers=sum(bool(channel.range_reader or channel.range_query) for channel in channels),
-        unfinished=unfinished,
-        idle_seconds=0.0,
-        lag_seconds=lag,
-    )
-    figures["lag_seconds"] = None if math.isnan(lag) else lag
-    return {**figures, "state": state, "paused": paused, "topic_paused": topic_paused}
 
 
 async def audit(job: Job) -> int:

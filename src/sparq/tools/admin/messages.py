@@ -1,4 +1,4 @@
-"""`find peek export requeue finish cancel copy`: show single messages of all nsqds, or act on them.
+"""`find peek export requeue finish cancel copy redrive`: show single messages, or act on them.
 
 Messages come from nsqd's inspection routes:
 
@@ -15,6 +15,12 @@ Messages come from nsqd's inspection routes:
    `find --ids` prints them. Every nsqd that has the topic gets all ids and acts on the messages it
    has: an id belongs to one nsqd only. An id that no nsqd acted on is reported with the nsqds'
    reasons.
+7. `redrive` sends dead letters back to the topic and channel that they came from: with ids those
+   letters, as `requeue` does; without ids, all letters that wait in the channel when it begins, at
+   most `--rate` per second. What is left is what the nsqds say afterwards: letters that they
+   refused, that failed again meanwhile, or that a consumer holds. The channel is created if the
+   dead-letter topic has no channel yet: the first channel of a topic gets all messages that waited
+   there, and a later one none.
 """
 
 from __future__ import annotations
@@ -25,21 +31,35 @@ import io
 import json
 import os
 import re
+import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from sparq.cluster import actions
 from sparq.cluster.actions import IDS_MAX
 from sparq.cluster.cluster_stats import INT64_SPAN
+from sparq.cluster.figures import TopicFigures
 from sparq.cluster.nodes import Node
+from sparq.cluster.redriving import RedriveProgress
+from sparq.cluster.redriving import redrive as redrive_at
 from sparq.cluster.upstream import UpstreamError
+from sparq.protocol.dead_letters import REDRIVE_CHANNEL
 from sparq.protocol.names import is_valid_name, one_line, quote
-from sparq.tools.admin.job import Job, has_nothing, in_words, result_of, survey
+from sparq.tools.admin.job import (
+    Job,
+    Survey,
+    has_nothing,
+    in_words,
+    known,
+    lines_of,
+    result_of,
+    survey,
+)
 from sparq.tools.commands import ToolError, UsageError
 from sparq.tools.terminal import Input, PipeOutput, progress_shown
-from sparq.tools.view import duration
+from sparq.tools.view import duration, table
 
 Message = dict[str, Any]
 SEARCH: Final = "/topic/search"
@@ -67,7 +87,6 @@ PAST: Final = {
     "redrive": "redriven",
 }
 INPUT_BYTES_MAX: Final = 64 << 20
-LOOKUPS_AT_ONCE: Final = 16
 SHOWN_MAX: Final = 20
 OTHER_NODE: Final = "it belongs to another node"
 """nsqd's reason for refusing an id that another nsqd has assigned."""
@@ -125,6 +144,30 @@ async def pages(
         after = following
 
 
+async def first_messages(
+    job: Job,
+    nodes: Iterable[Node],
+    path: str,
+    query: Mapping[str, str],
+    limit: int,
+    searched: dict[str, float] | None = None,
+) -> list[Message]:
+    """Return the first messages of each nsqd; see `pages`."""
+
+    async def read(node: Node) -> list[Message]:
+        messages: list[Message] = []
+        async for page in pages(job, node, path, query, searched):
+            messages += page
+            # Even the last page of a log has a `next`, for clients that follow the log; a page of a
+            # search may be empty.
+            if len(messages) >= limit or not (page or path == SEARCH):
+                break
+        return messages[:limit]
+
+    found = await asyncio.gather(*map(read, nodes))
+    return [one for some in found for one in some]
+
+
 def note(job: Job, address: str, reason: str) -> None:
     """Record why an nsqd returned nothing, unless it has nothing to return."""
     if not has_nothing(reason) and NOT_HERE not in reason:
@@ -141,19 +184,18 @@ def messages_in(job: Job, answer: Any, address: str) -> list[Message]:
     for one in listed if isinstance(listed, list) else ():
         if not isinstance(one, dict) or not isinstance(one.get("id"), str):
             continue
-        possible = {}
-        for name, value in one.items():
-            if name == "timestamp":
-                is_possible = isinstance(value, str) and _STAMP.fullmatch(value) is not None
-            else:
-                is_possible = not isinstance(value, int | float) or abs(value) < INT64_SPAN
-            if is_possible:
-                possible[name] = value
-        if len(possible) < len(one):
-            names = ", ".join(sorted(map(one_line, one.keys() - possible.keys()))[:NAMED_MAX])
+        possible = {name: value for name, value in one.items() if _is_possible(name, value)}
+        if wrong := sorted(map(one_line, one.keys() - possible.keys())):
+            names = ", ".join(wrong[:NAMED_MAX])
             job.errors[address] = f"unreadable figures of messages: {names}"
         messages.append({"node": address, **possible})
     return messages
+
+
+def _is_possible(name: str, value: Any) -> bool:
+    if name == "timestamp":
+        return isinstance(value, str) and _STAMP.fullmatch(value) is not None
+    return not isinstance(value, int | float) or abs(value) < INT64_SPAN
 
 
 def by_time(message: Message) -> tuple[int, str]:
@@ -197,42 +239,40 @@ async def find(job: Job) -> int:
     options = job.options
     query = _search_query(job, options.limit)
     nodes = await nodes_of(job)
-    parts = dict.fromkeys((node.address for node in nodes), 0.0)
-
-    async def by_id(node: Node) -> list[Message]:
-        one = {"topic": job.topic, "channel": job.channel, "id": options.id}
-        try:
-            answer = await job.fleet.get(node, "/message", **one, **_bodies(options.body_bytes))
-        except UpstreamError as error:
-            note(job, node.address, error.reason)
-            return []
-        return messages_in(job, {"messages": [answer]}, node.address)
-
-    async def search(node: Node) -> list[Message]:
-        messages: list[Message] = []
-        async for page in pages(job, node, SEARCH, query, parts):
-            messages += page
-            if len(messages) >= options.limit:
-                break
-        return messages[: options.limit]
-
     if options.id:
-        found = await asyncio.gather(*map(by_id, nodes))
-        messages = [one for some in found for one in some]
+        one = {"topic": job.topic, "channel": job.channel, "id": options.id}
+        one |= _bodies(options.body_bytes)
+        answers = await _answers(job, nodes, one)
+        messages = [
+            message
+            for address, answer in answers.items()
+            for message in messages_in(job, {"messages": [answer]}, address)
+        ]
         if not messages:
             job.warn_of_errors()
             raise ToolError(f"no nsqd that answered has message {options.id} of {job.what}")
     else:
+        parts = dict.fromkeys((node.address for node in nodes), 0.0)
         async with progress_shown(
             lambda: f"searched {sum(parts.values()) / max(1, len(parts)):.0%}"
         ):
-            found = await asyncio.gather(*map(search, nodes))
-        messages = sorted((one for some in found for one in some), key=by_time)[: options.limit]
+            messages = await first_messages(job, nodes, SEARCH, query, options.limit, parts)
+        messages = sorted(messages, key=by_time)[: options.limit]
     if options.ids:
         await job.say(*(str(message["id"]) for message in messages))
     else:
         await _show(job, messages)
     return job.warn_of_errors()
+
+
+async def _answers(job: Job, nodes: Iterable[Node], query: dict[str, str]) -> dict[str, Any]:
+    """Return each nsqd's answer about one message; add the others' errors to the job's."""
+    answers, errors = await job.fleet.each(
+        nodes, lambda node: job.fleet.get(node, "/message", **query)
+    )
+    for address, reason in errors.items():
+        note(job, address, reason)
+    return answers
 
 
 async def peek(job: Job) -> int:
@@ -260,24 +300,10 @@ async def peek(job: Job) -> int:
         # The newest of the topic are among the newest `limit` of each nsqd.
         path = "/topic/messages"
         query |= {"from": options.start or f"last:{limit}"}
-
-    async def read(node: Node) -> list[Message]:
-        messages: list[Message] = []
-        async for page in pages(job, node, path, query):
-            messages += page
-            # Even the last page of a log has a `next`, for clients that follow the log.
-            if len(messages) >= limit or not page:
-                break
-        return messages[:limit]
-
-    found = await asyncio.gather(*map(read, await nodes_of(job)))
-
-    def order(message: Message) -> tuple[Any, str]:
-        if options.state == "deferred":
-            return str(message.get("due")), str(message["id"])
-        return by_time(message)
-
-    messages = sorted((one for some in found for one in some), key=order)
+    messages = await first_messages(job, await nodes_of(job), path, query, limit)
+    messages.sort(key=by_time)
+    if options.state == "deferred":
+        messages.sort(key=lambda message: (str(message.get("due")), str(message["id"])))
     is_newest = not job.channel and not options.start
     chosen = messages[-options.limit :] if is_newest else messages[: options.limit]
     await _show(job, chosen)
@@ -378,23 +404,19 @@ async def merged(sources: Sequence[AsyncIterator[Message]]) -> AsyncIterator[Mes
 
 
 def _lines(form: str, messages: Sequence[Message]) -> bytes:
-    if form != "csv":
-        texts = (json.dumps(message, ensure_ascii=False) for message in messages)
-        return "".join(f"{text}\n" for text in texts).encode("utf-8", "surrogatepass")
-    rows = []
-    for message in messages:
-        cells = []
-        for name in COLUMNS:
-            value = message.get(name)
-            text = "" if value is None else str(value)
-            if isinstance(value, bool):
-                text = text.lower()
-            cells.append(f"'{text}" if text.startswith(FORMULA) else text)
-        rows.append(cells)
-    return _csv(rows)
+    if form == "csv":
+        return _csv([map(_csv_cell, map(message.get, COLUMNS)) for message in messages])
+    texts = (json.dumps(message, ensure_ascii=False) for message in messages)
+    return "".join(f"{text}\n" for text in texts).encode("utf-8", "surrogatepass")
 
 
-def _csv(rows: Sequence[Sequence[str]]) -> bytes:
+def _csv_cell(value: Any) -> str:
+    text = "" if value is None else str(value)
+    text = text.lower() if isinstance(value, bool) else text
+    return f"'{text}" if text.startswith(FORMULA) else text
+
+
+def _csv(rows: Iterable[Iterable[str]]) -> bytes:
     """Format rows as CSV (RFC 4180)."""
     text = io.StringIO()
     csv.writer(text).writerows(rows)
@@ -444,28 +466,32 @@ async def act(job: Job) -> int:
     nodes = await nodes_of(job)
     done: dict[str, str] = {}
     refused: dict[str, str] = {}
+
+    async def locate(one: str) -> None:
+        query = {"topic": job.topic, "channel": job.channel, "id": one, "bodies": "false"}
+        done.update((one, address) for address in await _answers(job, nodes, query))
+
     if job.options.dry_run:
-        done = await _locate(job, nodes, ids)
-    else:
-        if job.verb in ("finish", "cancel"):
-            sentence = f"this drops {len(ids):,} messages of {job.what}, unread"
-            await job.confirm(job.channel, sentence)
-        for at in range(0, len(ids), IDS_MAX):
-            some = ids[at : at + IDS_MAX]
-            report = await actions.messages(
-                *(job.fleet, job.verb, job.topic, job.channel),
-                # An nsqd that failed once is not asked again: each further part would wait for its
-                # timeout.
-                {node.address: some for node in nodes if node.address not in job.errors},
-                to=getattr(job.options, "to", ""),
-                to_all=getattr(job.options, "to_all", False),
-            )
-            for one in report.outcomes:
-                if one.error:
-                    note(job, one.address, one.error)
-                else:
-                    read_selection(one.address, one.answer, done, refused)
-    return await _say(job, ids, done, refused)
+        await asyncio.gather(*map(locate, ids))
+        return await _say_selection(job, ids, done, refused)
+    if job.verb in ("finish", "cancel"):
+        await job.confirm(job.channel, f"this drops {len(ids):,} messages of {job.what}, unread")
+    for at in range(0, len(ids), IDS_MAX):
+        some = ids[at : at + IDS_MAX]
+        report = await actions.messages(
+            *(job.fleet, job.verb, job.topic, job.channel),
+            # An nsqd that failed once is not asked again: each further part would wait for its
+            # timeout.
+            {node.address: some for node in nodes if node.address not in job.errors},
+            to=getattr(job.options, "to", ""),
+            to_all=getattr(job.options, "to_all", False),
+        )
+        for one in report.outcomes:
+            if one.error:
+                note(job, one.address, one.error)
+            else:
+                read_selection(one.address, one.answer, done, refused)
+    return await _say_selection(job, ids, done, refused)
 
 
 async def _ids(words: tuple[str, ...]) -> list[str]:
@@ -503,50 +529,133 @@ def read_selection(
             refused[entry["id"]] = str(entry.get("why", ""))
 
 
-async def _locate(job: Job, nodes: list[Node], ids: list[str]) -> dict[str, str]:
-    """Find out which nsqd has which message: this is the whole of a dry run."""
-    found: dict[str, str] = {}
-    limit = asyncio.Semaphore(LOOKUPS_AT_ONCE)
-
-    async def locate(node: Node, one: str) -> None:
-        query = {"topic": job.topic, "channel": job.channel, "id": one, "bodies": "false"}
-        async with limit:
-            try:
-                await job.fleet.get(node, "/message", **query)
-            except UpstreamError as error:
-                note(job, node.address, error.reason)
-            else:
-                found[one] = node.address
-
-    await asyncio.gather(*(locate(node, one) for node in nodes for one in ids))
-    return found
-
-
-async def _say(job: Job, ids: list[str], done: dict[str, str], refused: dict[str, str]) -> int:
+async def _say_selection(
+    job: Job, ids: list[str], done: dict[str, str], refused: dict[str, str]
+) -> int:
     """Report what was done where; return the exit status."""
     missing = {
         one: refused.get(one) or "no nsqd that answered has it" for one in ids if one not in done
     }
     is_failure = bool(missing or job.errors)
-    if job.options.json:
-        document = {
-            **{"verb": job.verb, "topic": job.topic, "channel": job.channel},
-            "dry_run": bool(job.options.dry_run),
-            "result": result_of(bool(done), is_failure),
-            "done": done,
-            "refused": missing,
-            "errors": job.errors,
-            "next": job.next_steps(job.errors, words=(*job.words, *(missing or ["-"]))),
-        }
-        await job.say_json(document)
-        return int(is_failure)
+    document = {
+        **{"verb": job.verb, "topic": job.topic, "channel": job.channel},
+        "dry_run": bool(job.options.dry_run),
+        "result": result_of(bool(done), is_failure),
+        "done": done,
+        "refused": missing,
+    }
     past = ("would be " if job.options.dry_run else "") + PAST[job.verb]
-    await job.say(f"{past}: {len(done):,} of {len(ids):,} messages of {job.what}")
+    lines = [f"{past}: {len(done):,} of {len(ids):,} messages of {job.what}"]
     counts = sorted(Counter(done.values()).items())
-    await job.say(*(f"  {address}  {count:,}" for address, count in counts))
+    lines += [f"  {address}  {count:,}" for address, count in counts]
     shown = list(missing)[:SHOWN_MAX]
-    await job.say(*(f"  {one}  NOT DONE: {missing[one]}" for one in shown))
+    lines += [f"  {one}  NOT DONE: {missing[one]}" for one in shown]
     if len(missing) > SHOWN_MAX:
-        await job.say(f"  ... and {len(missing) - SHOWN_MAX:,} more")
-    await job.say_errors(job.errors, words=(*job.words, *(shown or ["-"])))
+        lines.append(f"  ... and {len(missing) - SHOWN_MAX:,} more")
+    words = (*job.words, *((missing if job.options.json else shown) or ["-"]))
+    await job.report(document, [*lines, *lines_of(job.errors)], job.errors, words=words)
     return int(is_failure)
+
+
+# Dead letters
+
+
+async def redrive(job: Job) -> int:
+    """Send letters back; return the exit status.
+
+    Raises:
+        UsageError: a word is not a valid name or id.
+        ToolError: nothing was done.
+    """
+    if not job.channel:
+        job.words = (job.topic, REDRIVE_CHANNEL)
+    if len(job.words) > 2:
+        return await act(job)
+    job.check_names()
+    found = await _redrivable(job)
+    job.errors |= found.errors
+    left = job.options.limit or sys.maxsize
+    totals: dict[str, int] = {}
+    for address, figures in found.having.items():
+        if address in found.nodes:
+            totals[address] = min(left, max(0, figures.depth))
+            left -= totals[address]
+    if job.options.dry_run:
+        rows = [{"nsqd": at, "would_redrive": count} for at, count in totals.items()]
+        await job.show(("nsqd", "would_redrive"), rows, 1)
+        return job.warn_of_errors()
+    progress = {address: RedriveProgress(total) for address, total in totals.items()}
+    query = {"topic": job.topic, "channel": job.channel}
+    query |= {"to_all": "true"} if job.options.to_all else {}
+    every = sum(totals.values())
+
+    async def redrive_one(address: str, total: int) -> None:
+        # `--rate` is the rate of the cluster: divided so that all nsqds finish at the same time.
+        rate = job.options.rate * total / every if every else 0
+        async for so_far in redrive_at(job.fleet, found.nodes[address], query, total, rate):
+            progress[address] = so_far
+
+    def shown() -> str:
+        return f"redriven: {sum(each.done for each in progress.values()):,} of {every:,}"
+
+    async with progress_shown(shown):
+        await asyncio.gather(*(redrive_one(address, total) for address, total in totals.items()))
+    # How many letters are in the channel now; an nsqd that does not say is left out.
+    nodes = [found.nodes[address] for address in totals]
+    stats = await job.fleet.stats(job.topic, job.channel, nodes=nodes)
+    job.errors |= known(stats.errors)
+    channels = {at: each.channel(job.topic, job.channel) for at, each in stats.value.items()}
+    still = {at: 0 if figures is None else figures.left for at, figures in channels.items()}
+    return await _say_redriven(job, progress, still)
+
+
+async def _redrivable(job: Job) -> Survey:
+    """Return the nsqds that have the channel, and its depth there.
+
+    If the topic has no channel at all, this one is created.
+    """
+    found = await survey(job.fleet, job.topic, job.channel)
+    if found.having or found.errors:
+        return found
+    topic = (await survey(job.fleet, job.topic)).having.values()
+    if not topic:
+        raise ToolError(f"no nsqd has the topic {job.topic}: nothing was done")
+    having = (each for each in topic if isinstance(each, TopicFigures))
+    others = sorted({one.channel_name for each in having for one in each.channels})
+    if others:
+        raise ToolError(
+            f"no nsqd has the {job.what}, and a new channel would have no letters: name one of its"
+            f" channels ({', '.join(others)})"
+        )
+    if job.options.dry_run:
+        raise ToolError(f"no nsqd has the {job.what}; without --dry-run it would be created")
+    report = await actions.create(job.fleet, job.topic, job.channel)
+    if report.failed:
+        raise ToolError(f"nothing was done: {in_words(report.failed)}")
+    return await survey(job.fleet, job.topic, job.channel)
+
+
+async def _say_redriven(
+    job: Job, progress: dict[str, RedriveProgress], left: dict[str, int]
+) -> int:
+    """Report what was sent back where, and why the rest was not; return the exit status."""
+    reasons: Counter[str] = Counter()
+    rows: list[dict[str, Any]] = []
+    for address, one in progress.items():
+        reasons.update(one.refused)
+        if one.error:
+            job.errors[address] = in_words(one.error)
+        row = {"nsqd": address, "redriven": one.done, "refused": one.refused.total()}
+        rows.append(row | {"left": left.get(address)})
+    done = sum(one.done for one in progress.values())
+    status = int(bool(reasons or job.errors))
+    document = {
+        **{"verb": "redrive", "topic": job.topic, "channel": job.channel, "dry_run": False},
+        "result": result_of(bool(done or not status), bool(status)),
+        **{"redriven": done, "refused": dict(reasons), "rows": rows},
+    }
+    lines = [f"redriven: {done:,} letters of {job.what}"]
+    lines += table(("nsqd", "redriven", "refused", "left"), rows, 1)
+    lines += [f"  {count:,} NOT DONE: {why}" for why, count in reasons.most_common()]
+    await job.report(document, [*lines, *lines_of(job.errors)], job.errors)
+    return status

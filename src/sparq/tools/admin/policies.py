@@ -22,6 +22,7 @@ from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.admin.changes import failures
 from sparq.tools.admin.job import Job, in_words, lines_of, result_of
 from sparq.tools.commands import ToolError, UsageError
+from sparq.tools.view import table
 
 HEADINGS: Final = ("nsqds", "source", "topic", "channel", "settings", "number")
 CHANGES: Final = ("nsqd", "topic", "channel", "setting", "before", "after")
@@ -188,7 +189,7 @@ async def _say(job: Job, report: Report, past: str) -> int:
     if report.failed:
         raise ToolError(f"nothing was done: {in_words(report.failed)}")
     failed = failures(report)
-    rows: list[dict[str, Any]] = []
+    rows = []
     for one in report.done:
         listed = one.answer.get("changes") if isinstance(one.answer, dict) else None
         rows += [
@@ -198,17 +199,15 @@ async def _say(job: Job, report: Report, past: str) -> int:
         ]
     changed = _changed(report)
     result = result_of(bool(report.done), bool(failed))
-    if job.options.json:
-        record = {"verb": "policies", "action": job.words[0], "dry_run": bool(job.options.dry_run)}
-        record |= {"result": result, "changed": changed, "changes": rows, "errors": failed}
-        await job.say_json({**record, "next": job.next_steps(failed)})
-        return int(result != "done")
-    last = past.rsplit(maxsplit=1)[-1]
-    words = f"{past} at {len(report.done)} nsqds" if report.done else f"not {last}"
-    await job.say(f"{words}: {changed:,} settings of topics and channels change")
-    if rows:
-        await job.show(CHANGES, rows[:LINES_MAX], 6)
-    if changed > min(len(rows), LINES_MAX):
-        await job.say(f"and {changed - min(len(rows), LINES_MAX):,} more")
-    await job.say_errors(failed)
+    document = {"verb": "policies", "action": job.words[0], "dry_run": bool(job.options.dry_run)}
+    document |= {"result": result, "changed": changed, "changes": rows}
+    words = f"not {past.rsplit(maxsplit=1)[-1]}"
+    if report.done:
+        words = f"{past} at {len(report.done)} nsqds"
+    lines = [f"{words}: {changed:,} settings of topics and channels change"]
+    shown = rows[:LINES_MAX]
+    lines += table(CHANGES, shown, 6) if rows else []
+    if changed > len(shown):
+        lines.append(f"and {changed - len(shown):,} more")
+    await job.report(document, [*lines, *lines_of(failed)], failed)
     return int(result != "done")
