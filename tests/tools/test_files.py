@@ -198,7 +198,9 @@ def test_a_folder_that_cannot_be_written_to(
         Folder(str(tmp_path))
 
 
-def made(filename_format: str, topic: str = "clicks", *, moved: bool = False, **changes: Any) -> Template:
+def made(
+    filename_format: str, topic: str = "clicks", *, moved: bool = False, **changes: Any
+) -> Template:
     """Return a template with the host `web`; revision and gzip are off by default."""
     options = Options(
         filename_format=filename_format, datetime_format="%H", host_identifier="web", **changes
@@ -301,6 +303,7 @@ def make(
     size: int = 0,
     interval_ns: int = 0,
     gzip_level: int = 0,
+    skip_empty_files: bool = False,
 ) -> TopicOutput:
     """Return an output that writes to `tmp_path/work`."""
     return TopicOutput(
@@ -312,6 +315,7 @@ def make(
             rotate_interval_ns=interval_ns,
             gzip=bool(gzip_level),
             gzip_level=gzip_level,
+            skip_empty_files=skip_empty_files,
         ),
     )
 
@@ -429,7 +433,7 @@ def test_each_sync_ends_a_gzip_member(tmp_path: Path) -> None:
 def test_an_empty_gzip_file_is_valid(tmp_path: Path) -> None:
     """A file that a tick opened and no message followed is valid gzip."""
     output = make(tmp_path, "t<REV>.gz", gzip_level=6)
-    output.tick(skip_empty_files=False)
+    output.tick()
     output.close()
 
     assert {"t-000000.gz": b""} == contents(tmp_path / "work")
@@ -439,19 +443,22 @@ def test_an_empty_gzip_file_is_valid(tmp_path: Path) -> None:
 def test_empty_files_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tick then only closes a file that is due, and the next message opens the next file."""
     name = ["a<REV>"]
-    output = make(tmp_path)
+    output = make(tmp_path, skip_empty_files=True)
     monkeypatch.setattr(output, "_name_now", lambda: name[0])
-    output.tick(skip_empty_files=True)
+    output.tick()
     assert {} == contents(tmp_path / "work")
     output.write([b"x"], sync=True)
     name[0] = "b<REV>"
-    output.tick(skip_empty_files=True)
+    output.tick()
     assert ["a-000000"] == list(contents(tmp_path / "work"))
     output.write([b"y"], sync=True)
     name[0] = "c<REV>"
-    output.tick(skip_empty_files=False)
+    output.tick()
 
-    assert {"a-000000": b"x\n", "b-000000": b"y\n", "c-000000": b""} == contents(tmp_path / "work")
+    assert ["a-000000", "b-000000"] == list(contents(tmp_path / "work"))
+    unskipped = make(tmp_path, "d")
+    unskipped.tick()
+    assert {"a-000000": b"x\n", "b-000000": b"y\n", "d": b""} == contents(tmp_path / "work")
 
 
 def test_finished_files_are_moved(tmp_path: Path) -> None:

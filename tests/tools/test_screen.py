@@ -133,7 +133,7 @@ def test_only_names_are_cut() -> None:
 
         assert {BY_NAME["depth"], BY_NAME[sorted_by]} <= {*columns}
         assert len(line) <= width
-        assert re.match(r"ttt+…  ccc+…  .*123,456,789", line)
+        assert re.match(r"ttt+…?  ccc+…?  .*123,456,789", line)
     assert [*COLUMNS] == fitting([row], 250, BY_NAME["topic"])
     assert [*COLUMNS] == fitting([], 250, BY_NAME["topic"])
 
@@ -143,4 +143,4 @@ def test_texts_of_clients_are_cut_before_their_figures() -> None:
     client = Client(hostname="h" * 90, user_agent="u" * 50, finish_count=1234)
     lines = drawn(ChannelFacts(row_of("t", "c"), [], [("a:1", client)]), width=100)
 
-    assert re.match(r"a:1   h+…  -        -       u+…    0          0     1,234         0", lines[-1])
+    assert re.match(r"a:1   h+… +u+… +0 +0 +1,234 +0 +-", lines[-1])

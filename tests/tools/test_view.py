@@ -46,9 +46,7 @@ def test_control_characters_are_blanks() -> None:
 
 row_of = partial(OverviewRow, nodes=1)
 ROWS = [
-    row_of(
-        "a", "x", in_rate=5.0, out_rate=1.0, depth=3, in_flight=1, requeue_rate=9.0, clients=2
-    ),
+    row_of("a", "x", in_rate=5.0, out_rate=1.0, depth=3, in_flight=1, requeue_rate=9.0, clients=2),
     row_of("a", "y", in_rate=None, depth=7, deferred=2, timeout_rate=1.0, paused=True),
     row_of(
         *("b", "x"),
@@ -194,7 +192,7 @@ def test_a_channel_is_opened_and_closed() -> None:
     assert 0 == view.first
     view.press("escape", 9)
     assert view.opened is None
-    assert "topic" == view.column.name
+    assert view.column is BY_NAME["topic"]
 
 
 def test_a_space_freezes_the_screen() -> None:

@@ -221,9 +221,7 @@ class Recorder:
         UsageError: an option of the client is not valid.
     """
 
-    def __init__(
-        self, topic: str, options: Options, work: Folder, finished: Folder | None
-    ) -> None:
+    def __init__(self, topic: str, options: Options, work: Folder, finished: Folder | None) -> None:
         names = template(options, topic, is_moved=finished is not None)
         self._label = f"[{topic}/{options.channel}]"
         self.output = TopicOutput(names, work, finished, options, self._label)

@@ -127,7 +127,7 @@ def _rows(
     topics, channels, _ = tables(answers, topic, past)
     rows = [OverviewRow(**{name: getattr(row, name) for name in _SHARED}) for row in channels]
     for each in topics:
-        own = {"in_rate": each.in_rate, "depth": each.depth, "paused": each.paused}
+        own: dict[str, Any] = {"in_rate": each.in_rate, "depth": each.depth, "paused": each.paused}
         rows.append(OverviewRow(each.topic, nodes=each.nodes, **own))
     return {row.key: row for row in rows}
 

@@ -19,7 +19,8 @@ from sparq.program.mistakes import suggestion
 from sparq.protocol.names import one_line
 
 if TYPE_CHECKING:
-    from sparq.tools.overview import Key, OverviewRow
+    from sparq.cluster.rows import Key
+    from sparq.tools.overview import OverviewRow
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 UNKNOWN: Final = "-"

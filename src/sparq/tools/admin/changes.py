@@ -258,7 +258,12 @@ async def seek(job: Job) -> int:
     lines = [f"{done if rows else 'not moved:'} {job.what} to {place}"]
     if rows:
         lines += table(SEEK, (dict(zip(SEEK, row.values(), strict=False)) for row in rows), 4)
-    document = {"verb": "seek", "topic": job.topic, "channel": job.channel, "to": place}
+    document: dict[str, Any] = {
+        "verb": "seek",
+        "topic": job.topic,
+        "channel": job.channel,
+        "to": place,
+    }
     document |= {"dry_run": is_dry, "result": result_of(bool(rows), bool(failed)), "rows": rows}
     await job.report(document, [*lines, *lines_of(failed)], failed)
     return int(bool(failed) or not rows)

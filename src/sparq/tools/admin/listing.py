@@ -11,13 +11,13 @@ daemons directly; its changes are in the daemons' logs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from yarl import URL
 
 from sparq.cluster.figures import NsqdFigures
-from sparq.cluster.rows import ChannelRow, NodeStats, tables
+from sparq.cluster.rows import ChannelRow, NodeStats, TopicRow, tables
 from sparq.cluster.upstream import UpstreamError
 from sparq.program.mistakes import suggestion
 from sparq.protocol.address import lookupd_url
@@ -81,16 +81,19 @@ async def list_them(job: Job) -> int:
         rows = [{"channel": row.channel, **_figures(row), "nsqds": row.nodes} for row in channels]
         await job.show(("channel", *FIGURES, "nsqds"), rows, 2)
     else:
-        topics, _, _ = tables(answers.values())
-        named = await job.fleet.topics()
-        job.errors |= known(named.errors)
-        nowhere = dict.fromkeys(TOPIC, 0) | {"paused": False}
-        found = {name: nowhere | {"topic": name} for name in named.value}
-        for each in topics:
-            figures = {name: getattr(each, name) for name in TOPIC[:-1]}
-            found[each.topic] = {**figures, "nsqds": each.nodes}
-        await job.show(TOPIC, (found[name] for name in sorted(found)), 1)
+        await _topics(job, tables(answers.values())[0])
     return job.warn_of_errors()
+
+
+async def _topics(job: Job, topics: Iterable[TopicRow]) -> None:
+    named = await job.fleet.topics()
+    job.errors |= known(named.errors)
+    nowhere: dict[str, Any] = dict.fromkeys(TOPIC, 0) | {"paused": False}
+    found = {name: nowhere | {"topic": name} for name in named.value}
+    for each in topics:
+        figures = {name: getattr(each, name) for name in TOPIC[:-1]}
+        found[each.topic] = {**figures, "nsqds": each.nodes}
+    await job.show(TOPIC, (found[name] for name in sorted(found)), 1)
 
 
 def _figures(row: ChannelRow) -> dict[str, Any]:

@@ -150,6 +150,7 @@ async def first_messages(
     path: str,
     query: Mapping[str, str],
     limit: int,
+    *,
     searched: dict[str, float] | None = None,
 ) -> list[Message]:
     """Return the first messages of each nsqd; see `pages`."""
@@ -256,7 +257,9 @@ async def find(job: Job) -> int:
         async with progress_shown(
             lambda: f"searched {sum(parts.values()) / max(1, len(parts)):.0%}"
         ):
-            messages = await first_messages(job, nodes, SEARCH, query, options.limit, parts)
+            messages = await first_messages(
+                job, nodes, SEARCH, query, options.limit, searched=parts
+            )
         messages = sorted(messages, key=by_time)[: options.limit]
     if options.ids:
         await job.say(*(str(message["id"]) for message in messages))
