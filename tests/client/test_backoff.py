@@ -1,10 +1,10 @@
-"""client.backoff: one result per block, longer blocks after failures, shorter after successes."""
+"""client.rdy: one result per block, longer blocks after failures, shorter after successes."""
 
 import random
 
 import pytest
 
-from sparq.client.backoff import Backoff, BackoffSignal, BackoffState
+from sparq.client.rdy import Backoff, BackoffSignal, BackoffState
 
 
 def make(strategy: str = "exponential", multiplier: float = 1, longest: float = 120) -> Backoff:

@@ -1,4 +1,4 @@
-"""client.batch: messages received and responded to as a batch."""
+"""client.subscription: messages received and responded to as a batch."""
 
 import asyncio
 

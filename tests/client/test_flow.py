@@ -1,4 +1,4 @@
-"""client.flow: RDY and backoff over all connections, as seen by nsqds."""
+"""client.subscription: RDY and backoff over all connections, as seen by nsqds."""
 
 import asyncio
 

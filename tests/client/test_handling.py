@@ -1,4 +1,4 @@
-"""client.handling: a handler's outcome determines the response to the message."""
+"""client.consumer: a handler's outcome determines the response to the message."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""client.inbox: each message is handed out once, and only before its timeout."""
+"""client.subscription: each message is handed out once, and only before its timeout."""
 
 import asyncio
 import contextlib

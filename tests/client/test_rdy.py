@@ -6,8 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sparq.client.backoff import BackoffState
-from sparq.client.rdy import Distributor, RdyWindow
+from sparq.client.rdy import BackoffState, Distributor, RdyWindow
 
 
 class Wire:

@@ -28,7 +28,6 @@ from sparq.protocol.errors import RemoteError
 from sparq.wire.errors import RefusedError
 
 if TYPE_CHECKING:
-    from sparq.client.batch import Batch
     from sparq.client.blocking.consumer import BlockingBatch, BlockingConsumer
     from sparq.client.blocking.producer import BlockingProducer
     from sparq.client.blocking.session import Session
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from sparq.client.dispatcher import Receipt
     from sparq.client.message import Message
     from sparq.client.producer import Producer
-    from sparq.client.subscription import Counters
+    from sparq.client.subscription import Batch, Counters
 
 __all__ = [
     "Consumer",
@@ -64,7 +63,7 @@ __all__ = [
 ]
 
 _ON_DEMAND: Final = {
-    "Batch": "sparq.client.batch",
+    "Batch": "sparq.client.subscription",
     "BlockingBatch": "sparq.client.blocking.consumer",
     "BlockingConsumer": "sparq.client.blocking.consumer",
     "BlockingProducer": "sparq.client.blocking.producer",

@@ -107,7 +107,7 @@ def _named(name: str, read: Callable[[Given], Found], given: Given) -> Found:
         raise type(error)(f"{name}: {error}") from None
 
 
-# Names and delays
+# Names, delays and functions
 
 
 def check_name(kind: str, name: str) -> None:
@@ -136,3 +136,14 @@ def check_delay(delay_seconds: float) -> None:
         raise ValueError(
             f"delay_seconds must be from 0 to {DELAY_SECONDS_MAX:.2g}, not {delay_seconds}"
         )
+
+
+def require_callable(**given: object) -> None:
+    """Check that each argument is callable or None.
+
+    Raises:
+        TypeError: one is neither.
+    """
+    for name, value in given.items():
+        if value is not None and not callable(value):
+            raise TypeError(f"{name} takes a function, not {type(value).__name__}")

@@ -11,7 +11,12 @@ Iterate over it or over its ``batches``, or give it a ``handler``: each delivery
    OK; without an OK it is requeued. So it is in at least one of the two topics at any time. In a
    topic whose name ends with ``.dead``, it has its history in the format of sparq's nsqd, which
    delivers only the body to consumers. Any other nsqd delivers both; a ``Consumer`` separates them.
-5. While the event loop is blocked, no heartbeat is answered and no response sent. After two missed
+5. A handler is a coroutine function or an ordinary function. FIN is sent when it returns, REQ when
+   it raises or returns False; neither if it has responded itself or has turned ``auto_respond``
+   off. If it returns a future, of asyncio or of an executor, that is awaited; any result but False
+   is ignored. A ``CancelledError`` raised inside a handler is a failure like any other exception:
+   only a cancellation of the task that runs the handler ends that task.
+6. While the event loop is blocked, no heartbeat is answered and no response sent. After two missed
    heartbeats nsqd closes the connection and redelivers the messages in flight. So each consumer has
    one timer: a late tick means that something blocked the loop, and is logged.
 """
@@ -19,30 +24,81 @@ Iterate over it or over its ``batches``, or give it a ``handler``: each delivery
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable
+from types import CoroutineType
 from typing import Any, Final, Self
 
-from sparq.client.arguments import check_name, parse_nsqd
-from sparq.client.batch import Batch
+from sparq.client.arguments import check_name, parse_nsqd, require_callable
 from sparq.client.config import Config
-from sparq.client.connecting import Connecting
 from sparq.client.connection import open_connection
-from sparq.client.discovery import Filter
+from sparq.client.discovery import Connecting, Filter
 from sparq.client.errors import ClosedError, ConnectionLostError, SparqClientError
-from sparq.client.flow import Flow
-from sparq.client.handling import Handler, handle, name_of, require_callable
-from sparq.client.inbox import Inbox
 from sparq.client.layer_options import check_option
 from sparq.client.log_fields import FieldLogger, about, of_message
 from sparq.client.message import Message, Respond
 from sparq.client.pool import background
 from sparq.client.producer import Producer
-from sparq.client.subscription import Counters, Subscription
+from sparq.client.subscription import Batch, Counters, Flow, Inbox, Subscription
 from sparq.protocol import commands
 from sparq.protocol.dead_letters import DeadLetterHistory, is_dead_letter_topic
 from sparq.protocol.errors import RemoteError
+
+Handler = Callable[[Message], object]
+
+
+def name_of(handler: Handler | None) -> str:
+    """Return the name of the message-handling code for warnings."""
+    if handler is None:
+        return "the code that iterates over a consumer"
+    name = getattr(handler, "__qualname__", repr(handler))
+    return f"the handler {getattr(handler, '__module__', '')}.{name}"
+
+
+async def handle(handler: Handler, message: Message, log: FieldLogger) -> None:
+    """Call a handler and respond to the message according to the outcome.
+
+    Raises:
+        asyncio.CancelledError: the current task was cancelled; no response was sent.
+    """
+    try:
+        result = handler(message)
+        if result is not None:
+            # Checking for a coroutine is faster than checking for any awaitable.
+            result = await (result if isinstance(result, CoroutineType) else _settled(result))
+    except (Exception, asyncio.CancelledError) as error:
+        # A handler may raise anything: each exception is a failure of that message only.
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
+        log.exception("handler failed on %r", message, extra=of_message(message))
+        result = False
+    else:
+        if result is False:
+            log.warning("handler returned False on %r", message, extra=of_message(message))
+    if message.auto_respond and not message.responded:
+        await (message.requeue() if result is False else message.finish())
+
+
+async def _settled(result: object) -> object:
+    """Await a handler's result if it is a future or another awaitable, and return the outcome.
+
+    Raises:
+        TypeError: the result is a generator: the handler has a ``yield``, and nothing of it ran.
+    """
+    if inspect.isawaitable(result):
+        return await result
+    if isinstance(result, concurrent.futures.Future):
+        return await asyncio.wrap_future(result)
+    if isinstance(result, (Generator, AsyncGenerator)):
+        raise TypeError(
+            "the handler is a generator function (it contains yield), so calling it runs nothing"
+        )
+    return result
+
 
 CLOSE_WAIT_SECONDS: Final = 2.0
 """Timeout for the response to CLS. nsqd responds at once; one that hangs must not delay stop."""

@@ -27,9 +27,8 @@ from typing import Any, Final, Self
 
 from sparq.client.arguments import check_delay, check_name
 from sparq.client.config import Config, milliseconds
-from sparq.client.connecting import Connecting
 from sparq.client.connection import open_connection
-from sparq.client.discovery import Filter
+from sparq.client.discovery import Connecting, Filter
 from sparq.client.dispatcher import (
     CLOSED,
     Callback,

@@ -1,29 +1,56 @@
-"""A subscription: one connection of a consumer.
+"""What a consumer's connections have delivered: subscriptions, the inbox, batches, and their flow.
+
+A `Subscription` is one connection:
 
 1. It tracks messages in flight and sends the responses. Messages that arrive together are kept
    together (`ReceivedMessages`) until the program accesses one of them: counting, expiring and
    responding to a thousand messages costs as much as for one.
 2. A message expires when its timeout is over: its ``expires_at`` decides, not a timer. A response
    after that is sent, since nsqd may not have noticed yet, but it counts as expired.
-3. It reports each response to the consumer (backoff, RDY) *before* it sends the response, so that
+3. It reports each response to the `Flow` (backoff, RDY) *before* it sends the response, so that
    nsqd sees ``RDY 0`` before the ``REQ`` that caused it.
+
+The `Inbox` holds messages that were not handed out yet; ``max_in_flight`` bounds it:
+
+1. Any number of tasks may take messages, one by one or in batches.
+2. Stale messages (nsqd redelivers them regardless of the response) are dropped, not handed out. The
+   message timeout is checked when a message is taken; the consumer is notified (``expire``).
+3. A cancelled waiter passes its wake-up on to the next.
+
+A `Batch` is handled and responded to as a whole:
+
+1. The cost per message is only that of slicing out its body: ``Message`` objects are made when the
+   program accesses one (``batch[0]``, ``for message in batch``).
+2. Responding to the batch responds to each message that had no response of its own, once.
+3. A failed batch counts as one failure in the backoff, however many messages it has.
+
+The `Flow` decides how many messages the connections may deliver, and when: ``rdy`` with the event
+loop's timers. The consumer reports new and lost connections and each response.
+
+1. A connection can be left while the others go on: its RDY goes to them, and it stays open until
+   its messages in flight have been responded to.
+2. RDY that could not be granted yet is tried again at most once per loop iteration.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import random
 import time
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast, overload
 
-from sparq.client.backoff import BackoffSignal
+from sparq.client.arguments import check_delay
 from sparq.client.config import Config, milliseconds
 from sparq.client.connection import DONE, Connection
-from sparq.client.errors import WrongPeerError
+from sparq.client.errors import AlreadyRespondedError, WrongPeerError
 from sparq.client.log_fields import FieldLogger
-from sparq.client.message import Message, Respond, Response
-from sparq.client.rdy import RdyWindow
+from sparq.client.message import Around, Message, Respond, Response
+from sparq.client.rdy import Backoff, BackoffSignal, BackoffState, Distributor, RdyWindow
 from sparq.protocol import commands
 from sparq.protocol.dead_letters import unseal
 from sparq.protocol.receiver import MessageRun
@@ -314,3 +341,407 @@ class Subscription:
 def _number(facts: dict[str, Any], name: str, default: int) -> int:
     value = facts.get(name)
     return value if isinstance(value, int) and value > 0 else default
+
+
+class Inbox:
+    """A queue of received messages, first in, first out.
+
+    Args:
+        expire: called with the monotonic time when a message with an ended timeout is found.
+    """
+
+    def __init__(self, expire: Callable[[float], None]) -> None:
+        self._expire = expire
+        self._expired_until = 0.0
+        self._ended = self._hurried = False
+        # `take` opens a group only once the one before it was taken, so `_opened` comes first.
+        self._arrived: deque[ReceivedMessages] = deque()
+        self._opened: deque[Message] = deque()
+        self._takers: deque[asyncio.Future[None]] = deque()
+
+    def put(self, received: ReceivedMessages) -> None:
+        """Add received messages."""
+        self._arrived.append(received)
+        self._wake(len(received))
+
+    def hurry(self) -> None:
+        """Hand out batches that are not full: the consumer is stopping."""
+        self._hurried = True
+        self._wake(len(self._takers))
+
+    def end(self) -> None:
+        """Close the inbox and wake all waiting tasks."""
+        self._ended = True
+        self._wake(len(self._takers))
+
+    # Taking
+
+    def take(self, now: float) -> Message | None:
+        """Return the next message; None: there is none, or the inbox is closed.
+
+        Args:
+            now: the monotonic time; messages whose timeout ended by then are skipped.
+        """
+        opened = self._opened
+        while not self._ended:
+            while opened:
+                message = opened.popleft()
+                # The fast path of `_is_fresh`, without a call per message.
+                if message.expires_at > now or self._is_fresh(message, now):
+                    return message
+            if not self._arrived:
+                break
+            opened.extend(self._arrived.popleft().open())
+        return None
+
+    def take_many(self, count: int) -> list[ReceivedMessages | Message]:
+        """Return up to ``count`` of the messages present, without waiting."""
+        found: list[ReceivedMessages | Message] = []
+        now = time.monotonic()
+        while count and self._opened:
+            message = self._opened.popleft()
+            if self._is_fresh(message, now):
+                found.append(message)
+                count -= 1
+        while count and self._arrived:
+            received = self._arrived[0]
+            is_fresh = self._is_fresh(received, now)
+            if not is_fresh or len(received) <= count:
+                self._arrived.popleft()
+            else:
+                received = received.split(count)
+            if is_fresh:
+                found.append(received)
+                count -= len(received)
+        return found
+
+    async def gather(
+        self, count: int, wait_seconds: float, is_full: Callable[[], bool]
+    ) -> list[ReceivedMessages | Message]:
+        """Wait for up to ``count`` messages and return them.
+
+        The wait ends after ``wait_seconds``, or when ``is_full`` reports that no more will arrive.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + wait_seconds
+        found = self.take_many(count)
+        try:
+            while (more := count - size_of(found)) and clock() < deadline:
+                # Full: nsqd sends nothing until this batch is answered, so waiting longer would
+                # only delay it.
+                if self._hurried or self._ended or is_full():
+                    break
+                await self._news(deadline)
+                found += self.take_many(more)
+        except asyncio.CancelledError:
+            # No other code knows these messages: dropped here, they would stay in flight until
+            # their timeout.
+            for each in reversed(found):
+                if isinstance(each, ReceivedMessages):
+                    self._arrived.appendleft(each)
+                else:
+                    self._opened.appendleft(each)
+            self._wake(len(found))
+            raise
+        # Checked again: a timeout may have ended, or a connection been lost, during the wait.
+        now = time.monotonic()
+        return [each for each in found if self._is_fresh(each, now)]
+
+    async def filled(self) -> bool:
+        """Wait until there may be a message to take; False: the inbox is closed."""
+        while not (self._ended or self._opened or self._arrived):
+            await self._news(None)
+        return not self._ended
+
+    def give_back(self) -> None:
+        """Requeue all messages not taken, with delay 0, for other consumers."""
+        for each in self.take_many(size_of(self._arrived) + len(self._opened)):
+            each._respond(each, "requeue", 0, False)
+
+    def _is_fresh(self, each: ReceivedMessages | Message, now: float) -> bool:
+        """Whether nsqd still waits for a response."""
+        if each.expires_at > now:
+            return True
+        if each.expires_at > self._expired_until:  # one call for all that expired until now
+            self._expire(now)
+            self._expired_until = now
+        return False
+
+    # Waiting
+
+    async def _news(self, deadline: float | None) -> None:
+        """Wait until a message arrives, or until the deadline; loop time."""
+        taker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._takers.append(taker)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await taker
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if not taker.cancelled():
+                self._wake(1)  # another task takes the message that woke this one
+            elif taker in self._takers:  # `_wake` may have removed it already
+                self._takers.remove(taker)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+
+    def _wake(self, count: int) -> None:
+        """Wake up to ``count`` waiting tasks."""
+        while count and self._takers:
+            taker = self._takers.popleft()
+            if not taker.done():
+                taker.set_result(None)
+                count -= 1
+
+
+def size_of(parts: Iterable[ReceivedMessages | Message]) -> int:
+    """Return the total number of messages."""
+    return sum(len(each) if isinstance(each, ReceivedMessages) else 1 for each in parts)
+
+
+class Batch(Sequence[Message]):
+    """Messages in the order in which they arrived.
+
+    ``bodies`` is the fastest access to the published bytes. ``finish``, ``requeue`` and ``touch``
+    take effect when called, as those of a message do; awaiting the result only applies
+    back-pressure, while an nsqd reads too slowly.
+
+    Attributes:
+        responded: whether the batch was finished or requeued as a whole.
+    """
+
+    __slots__ = ("_around", "_messages", "_parts", "responded")
+
+    def __init__(self, parts: Iterable[ReceivedMessages | Message]) -> None:
+        self.responded = False
+        self._parts = list(parts)
+        self._messages: list[Message] | None = None
+        self._around: Around = nullcontext
+
+    def __len__(self) -> int:
+        return size_of(self._parts)
+
+    @overload
+    def __getitem__(self, at: int) -> Message: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Message]: ...
+    def __getitem__(self, at: int | slice) -> Message | list[Message]:
+        """Return a message, or a list of messages for a slice."""
+        return self._opened()[at]
+
+    def __iter__(self) -> Iterator[Message]:
+        """Iterate over the messages."""
+        return iter(self._opened())
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """The published bytes of each message."""
+        found: list[bytes] = []
+        for part in self._parts:
+            found += part.bodies() if isinstance(part, ReceivedMessages) else (part.body,)
+        return found
+
+    @property
+    def attempts_max(self) -> int:
+        """The highest ``attempts`` of any message; 0 for an empty batch."""
+        return max((part.attempts for part in self._parts), default=0)
+
+    @property
+    def expires_at(self) -> float:
+        """When the first message timeout of the batch ends; monotonic seconds."""
+        return min((part.expires_at for part in self._parts), default=math.inf)
+
+    def finish(self) -> Awaitable[None]:
+        """Send FIN for each message without a response.
+
+        Raises:
+            AlreadyRespondedError: the batch was finished or requeued before.
+        """
+        self._check()
+        return self._answer("finish")
+
+    def requeue(
+        self, delay_seconds: float | None = None, *, backoff: bool = True
+    ) -> Awaitable[None]:
+        """Send REQ for each message without a response, as ``Message.requeue`` does.
+
+        Raises:
+            AlreadyRespondedError: the batch was finished or requeued before.
+            ValueError: the delay is negative or too long for nsqd.
+        """
+        if delay_seconds is not None:
+            check_delay(delay_seconds)
+        self._check()
+        return self._answer("requeue", delay_seconds, backoff)
+
+    def touch(self) -> Awaitable[None]:
+        """Send TOUCH for each message without a response, as ``Message.touch`` does.
+
+        Raises:
+            AlreadyRespondedError: the batch was finished or requeued before.
+        """
+        self._check()
+        return self._answer("touch")
+
+    def observe(self, around: Around) -> None:
+        """Respond within ``around("finish")`` or ``around("requeue")`` from now on."""
+        self._around = around
+
+    def _check(self) -> None:
+        if self.responded:
+            raise AlreadyRespondedError("the batch was already finished or requeued")
+
+    def _answer(
+        self, kind: Response, delay: float | None = None, backoff: bool = True
+    ) -> Awaitable[None]:
+        """Respond to each part without a response; the result awaits the slowest connection."""
+        is_last = kind != "touch"
+        self.responded = is_last
+        slow = []
+        with self._around(kind) if is_last else nullcontext():
+            for part in [each for each in self._parts if not each.responded]:
+                part.responded = is_last
+                answer = part._respond(part, kind, delay, backoff)
+                backoff = False  # a failed batch counts as one failure
+                # `gather` would make a task even for each answer that waits for nothing.
+                if answer is not DONE:
+                    slow.append(answer)
+        return cast(Awaitable[None], asyncio.gather(*slow)) if slow else DONE
+
+    def _opened(self) -> list[Message]:
+        if self._messages is None:
+            messages: list[Message] = []
+            for part in self._parts:
+                messages += part.open() if isinstance(part, ReceivedMessages) else (part,)
+            # Each message now has a response of its own: no group may be answered as one.
+            self._parts = list(messages)
+            self._messages = messages
+        return self._messages
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self)} messages>"
+
+
+class Flow:
+    """Sets the RDY of each subscription.
+
+    Attributes:
+        subscriptions: the current subscriptions.
+        backoff: the state of the backoff.
+    """
+
+    def __init__(self, config: Config, rng: random.Random) -> None:
+        self.subscriptions: list[Subscription] = []
+        self.backoff = Backoff(
+            config.backoff_strategy, config.backoff_multiplier, config.max_backoff_duration, rng
+        )
+        self._distributor = Distributor(
+            config.max_in_flight,
+            idle_timeout=config.low_rdy_idle_timeout,
+            hold_timeout=config.low_rdy_timeout,
+            rng=rng,
+        )
+        self._redistribute_interval = config.rdy_redistribute_interval
+        self._stopping = False
+        self._plan_due = False
+        self._answered = asyncio.Event()
+        self._waiting = 0
+        self._ticking: asyncio.TimerHandle | None = None
+        self._block: asyncio.TimerHandle | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """The number of messages in flight."""
+        return sum(each.window.in_flight for each in self.subscriptions)
+
+    def start(self) -> None:
+        """Check RDY now, and again every ``rdy_redistribute_interval`` seconds."""
+        now = time.monotonic()
+        self.expire(now)
+        self._distributor.rotate(now)
+        if self._distributor.needs_more_rdy:
+            self._plan()
+        loop = asyncio.get_running_loop()
+        self._ticking = loop.call_later(self._redistribute_interval, self.start)
+
+    def stop(self) -> None:
+        """Stop changing RDY."""
+        self._stopping = True
+        for timer in (self._ticking, self._block):
+            if timer is not None:
+                timer.cancel()
+
+    def share(self, max_in_flight: int) -> None:
+        """Set the maximum number of messages in flight."""
+        self._distributor.max_in_flight = max_in_flight
+        self._plan()
+
+    def add(self, subscription: Subscription) -> None:
+        """Add a subscribed connection: it gets its share of RDY, the others' shares shrink."""
+        self.subscriptions.append(subscription)
+        self._distributor.windows.append(subscription.window)
+        self._plan()
+
+    def remove(self, subscription: Subscription) -> None:
+        """Remove a lost connection: its share of RDY goes to the others."""
+        subscription.forget()
+        self.subscriptions.remove(subscription)
+        self._distributor.windows.remove(subscription.window)
+        self._answered.set()
+        self._plan()
+
+    def leave(self, subscription: Subscription) -> None:
+        """Set a connection's RDY to 0 permanently; its share goes to the others."""
+        subscription.window.leaving = True
+        self._plan()
+
+    async def emptied(self, subscriptions: Iterable[Subscription]) -> None:
+        """Wait until these connections are lost or have nothing in flight."""
+        self._waiting += 1
+        try:
+            while any(each.window.in_flight for each in subscriptions):
+                self._answered.clear()
+                await self._answered.wait()
+        finally:
+            self._waiting -= 1
+
+    def expire(self, now: float) -> None:
+        """Drop messages whose timeout is over: nsqd redelivers them."""
+        for subscription in self.subscriptions:
+            subscription.expire(now)
+        self._answered.set()
+        if self._distributor.needs_more_rdy:
+            self._plan_soon()
+
+    def answering(self, outcome: BackoffSignal) -> None:
+        """Note a response that is about to be sent."""
+        if self._waiting:
+            self._answered.set()
+        # A success changes nothing while there is no backoff: the usual case makes no call.
+        if outcome is not BackoffSignal.SUCCESS or self.backoff.state is not BackoffState.CLEAR:
+            self._note(outcome)
+        if self._distributor.needs_more_rdy:
+            self._plan_soon()
+
+    def _note(self, outcome: BackoffSignal) -> None:
+        if self._stopping or not self.backoff.result(outcome):
+            return
+        if self.backoff.state is BackoffState.BLOCKED:
+            loop = asyncio.get_running_loop()
+            self._block = loop.call_later(self.backoff.duration(), self._block_over)
+        self._plan()
+
+    def _block_over(self) -> None:
+        self.backoff.block_over()
+        self._plan()
+
+    def _plan_soon(self) -> None:
+        """Plan at the end of this loop iteration."""
+        if not self._plan_due:
+            self._plan_due = True
+            asyncio.get_running_loop().call_soon(self._plan)
+
+    def _plan(self) -> None:
+        self._plan_due = False
+        if not self._stopping:
+            self._distributor.state = self.backoff.state
+            self._distributor.plan(time.monotonic())

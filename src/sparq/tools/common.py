@@ -22,9 +22,8 @@ import uvloop
 
 from sparq.client.arguments import parse_nsqd, split_texts
 from sparq.client.config import Config
-from sparq.client.consumer import Consumer
+from sparq.client.consumer import Consumer, Handler
 from sparq.client.errors import ConnectionLostError, WrongPeerError
-from sparq.client.handling import Handler
 from sparq.client.producer import Producer
 from sparq.program.early_signals import default_action
 from sparq.program.logging import set_up

@@ -36,9 +36,9 @@ from typing import Final, TypeVar
 
 import aiohttp
 
-from sparq.client.batch import Batch
 from sparq.client.lookup import NsqlookupdClient
 from sparq.client.pool import background
+from sparq.client.subscription import Batch
 from sparq.program.logging import set_up
 from sparq.protocol.durations import SECOND
 from sparq.protocol.lookup import names, question, shown

@@ -38,12 +38,12 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from sparq.client.arguments import parse_addresses
-from sparq.client.batch import Batch
 from sparq.client.connection import STORAGE_REFUSALS
 from sparq.client.consumer import Consumer
 from sparq.client.errors import PublishError, SparqClientError
 from sparq.client.message import Message
 from sparq.client.producer import Producer
+from sparq.client.subscription import Batch
 from sparq.program.logging import LEVELS, set_up
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.names import is_valid_name, quote

@@ -26,9 +26,9 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sparq.client.batch import Batch
 from sparq.client.consumer import Consumer
 from sparq.client.message import Message
+from sparq.client.subscription import Batch
 from sparq.program.mistakes import suggestion
 from sparq.tools import common
 from sparq.tools.commands import MODES, UsageError

@@ -37,7 +37,7 @@ FORBIDDEN = {
 """Calls that sparq does not need; `re.compile` is an attribute, and so not the builtin."""
 
 CHANCE = {
-    "client/connecting.py": "which nsqd is tried first, and how long a pause is",
+    "client/discovery.py": "which nsqd is tried first, and how long a pause is",
     "nsqd/auth.py": "which authd is asked first",
     "demo/generator.py": "the clicks of a made site",
     "testing.py": "what a disk of tests loses",

@@ -24,15 +24,14 @@ from concurrent.futures import Future
 from threading import RLock
 from typing import Any, Final
 
-from sparq.client.batch import Batch
+from sparq.client.arguments import require_callable
 from sparq.client.blocking.handle import SessionHandle, awaited, close_all, on_session_thread
 from sparq.client.blocking.loop_thread import CLOSED, LoopThread, withdraw
 from sparq.client.connection import DONE
-from sparq.client.consumer import Consumer, check_batch
+from sparq.client.consumer import Consumer, Handler, check_batch
 from sparq.client.errors import ClosedError
-from sparq.client.handling import Handler, require_callable
 from sparq.client.message import Message, Respond, Response
-from sparq.client.subscription import Counters
+from sparq.client.subscription import Batch, Counters
 
 FETCHED_MAX: Final = 1_000
 """Maximum number of messages passed to the program at a time, besides ``max_in_flight``."""
