@@ -24,9 +24,8 @@ from typing import Any
 from docs import behaviours
 from docs.docstrings import Docstring, bullet, code, read
 
-from sparq.client.config import RANGES
 from sparq.daemon.access import command as token
-from sparq.program.flags import Flag, flags_of
+from sparq.options.declare import Flag, flags_of
 from sparq.program.verbs import Verb
 from sparq.tools.admin import verbs as admin
 
@@ -197,8 +196,8 @@ def table_of_options(value: type, options: list[dataclasses.Field[Any]]) -> str:
         meanings.update(documented(read(owner.__doc__ or "")))
     lines = ["| option | default | limits | meaning |", "|---|---|---|---|"]
     for option in options:
-        limits = RANGES.get(option.name)
-        within = f"{limits[0]:,} to {limits[1]:,}" if limits else ""
+        least, most = option.metadata.get("least"), option.metadata.get("most")
+        within = "" if least is None else f"{least:,} to {most:,}"
         default = "" if option.default in ("", None, ()) else f"`{option.default!r}`"
         meaning = cell(meanings.get(option.name, ""))
         lines.append(f"| `{option.name}` | {default} | {within} | {meaning} |")
@@ -303,8 +302,7 @@ def table_of_flags(options_class: type) -> str:
 
 def shown(flag: Flag) -> str:
     """A flag's default as text; "" if it is empty or None."""
-    values = flag.default if flag.repeated else (flag.default,)
-    text = ", ".join(flag.kind.show(value) for value in values if value is not None)
+    text = flag.shown(flag.default)
     return f"`{text}`".replace("\n", r"\n") if text else ""
 
 

@@ -19,11 +19,11 @@ from sparq.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNED, InFlight
 from sparq.broker.slots import PAGE_SIZE
 from sparq.log import block, records
 from sparq.log.block import Block
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol import batch, frames, mpub, parser, runs
 from sparq.protocol import commands as c
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
-from sparq.protocol.identify import IdentifyLimits
 from sparq.protocol.instant import INDEX_EPOCH_NS
 
 LIMITS = IdentifyLimits(max_msg_size=60, max_body_size=5_000)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from sparq.cli import COMMANDS, TOOLS, main
-from sparq.program.mistakes import one_of
+from sparq.options.mistakes import one_of
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

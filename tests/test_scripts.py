@@ -25,7 +25,7 @@ from sparq import scripts
 class AtImport:
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name == "sparq.program.mistakes":
+        if name == "sparq.program.flags":
             os.kill(os.getpid(), signal.NUMBER)
 
 signal.signal(signal.SIGINT, HANDLER)

@@ -23,10 +23,11 @@ from sparq.nsqd.auth import port_in
 from sparq.nsqd.http import lines_of
 from sparq.nsqd.lookup_peers import channels_of
 from sparq.nsqd.seeking import target_of
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol import commands, lookup
 from sparq.protocol.compression import Compression, CompressionError, Deflate, Snappy
 from sparq.protocol.errors import ERRORS, RemoteError
-from sparq.protocol.identify import IdentifyLimits, negotiate
+from sparq.protocol.identify import negotiate
 from sparq.protocol.mpub import parse_body
 from sparq.protocol.parser import CommandParser, LineTooLong
 from sparq.protocol.receiver import FrameError, Receiver, decode_message

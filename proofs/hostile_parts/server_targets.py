@@ -36,9 +36,9 @@ from sparq.nsqd.serving import broker_options
 from sparq.nsqlookupd.http import NsqlookupdEndpoints
 from sparq.nsqlookupd.registry import Registry
 from sparq.nsqlookupd.tcp import IDENTIFY_BYTES_MAX, LINE_BYTES_MAX, CommandHandlers
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol import commands
 from sparq.protocol.errors import ERRORS, RemoteError
-from sparq.protocol.identify import IdentifyLimits
 from sparq.protocol.parser import CommandParser, LineTooLong
 from sparq.testing import ManualClock, MemoryDisk
 

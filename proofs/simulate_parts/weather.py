@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass
 
 from sparq.broker.options import MILLISECOND_NS, SECOND_NS, BrokerOptions
-from sparq.protocol.identify import IdentifyLimits
+from sparq.options.limits import IdentifyLimits
 from sparq.testing import Fault
 
 CHANGES = ("write", "sync", "create", "truncate", "syncdir", "mkdir", "unlink", "rename", "reserve")

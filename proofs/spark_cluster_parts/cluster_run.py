@@ -31,8 +31,8 @@ from proofs.spark_cluster_parts.feed import TOPIC, Feed, clicks
 from proofs.spark_cluster_parts.programs import last_lines
 from proofs.spark_cluster_parts.standalone import StandaloneCluster
 from proofs.spark_cluster_parts.variants import FAILURE, KILLS, STALL, Variant
+from sparq.options.mistakes import Mistake
 from sparq.pipeline.run.processes import LocalCluster
-from sparq.program.mistakes import Mistake
 
 T = TypeVar("T")
 

@@ -18,7 +18,8 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
-from sparq.program import mistakes
+from sparq.options.mistakes import one_of, shown, suggestion
+from sparq.program.flags import end, status_of
 from sparq.tools.parser import ToolParser, VersionAction
 
 SEEDS = 100_000
@@ -52,9 +53,9 @@ def _count(text: str) -> int:
 def _refuse_unknown(word: str) -> None:
     """Exit with an error if the first word is not a flag and not a command."""
     if not word.startswith("-") and word not in COMMANDS:
-        near = mistakes.suggestion(word, COMMANDS) or f": use {mistakes.one_of(COMMANDS)}"
-        sentence = f"unknown command {mistakes.shown(word)}{near}"
-        raise mistakes.end("sparq", sentence, is_daemon=False)
+        near = suggestion(word, COMMANDS) or f": use {one_of(COMMANDS)}"
+        sentence = f"unknown command {shown(word)}{near}"
+        raise end("sparq", sentence, is_daemon=False)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -135,18 +136,15 @@ def _pipeline(words: argparse.ArgumentParser, options: argparse.Namespace) -> in
         words.error(f"--clicks {options.clicks}: no such file")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    try:
+
+    def work() -> int:
         data = (options.data or pipeline.data_of(options.config)).resolve()
         if options.command == "up":
             return pipeline.up(data, options.config)
         seed = secrets.randbelow(SEEDS) if options.seed is None else options.seed
         return pipeline.run(data, options.clicks, options.count, seed, options.config)
-    except mistakes.Mistake as error:
-        sys.stderr.write(f"sparq {options.command}: {error}\n")
-        return 1
-    except KeyboardInterrupt:
-        sys.stderr.write("stopped\n")
-        return 130
+
+    return status_of(f"sparq {options.command}", work)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,10 @@ import pytest
 
 from sparq.broker.options import MILLISECOND_NS, BrokerOptions
 from sparq.broker.session import TlsFacts, V2Session
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.identify import Granted, IdentifyLimits, negotiate
+from sparq.protocol.identify import Granted, negotiate
 from sparq.protocol.layout import OK
 from sparq.testing import ManualClock
 from tests.broker.harness import BrokerHarness

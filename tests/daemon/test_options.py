@@ -9,7 +9,8 @@ import pytest
 from sparq.daemon.options import AccessOptions, HttpOptions, LoggingOptions
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqlookupd.options import NsqlookupdOptions
-from sparq.program.flags import flags_of, parse
+from sparq.options.declare import flags_of
+from sparq.program.flags import parse
 
 GROUPS = {"log.": LoggingOptions, "http.": HttpOptions, "access.": AccessOptions}
 

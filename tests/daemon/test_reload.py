@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from sparq.daemon.options import LoggingOptions
-from sparq.daemon.reload import read_again, shown, take
-from sparq.program.flags import FileError, flags_of
-from sparq.protocol.option import option
+from sparq.daemon.reload import read_again, take
+from sparq.options.declare import flags_of, option
+from sparq.program.flags import FileError
 
 pytestmark = pytest.mark.usefixtures("log_levels_are_restored")
 
@@ -90,11 +90,10 @@ def test_a_file_that_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFix
 
 
 def test_values_are_shown_as_help_shows_them() -> None:
-    """Values are logged with quotes around texts and commas in lists; an empty one as "empty"."""
+    """Values are logged with quotes around texts and commas in lists; an empty one as nothing."""
     flags = {flag.key: flag for flag in flags_of(Options)}
 
-    assert '"a:1", "b:2"' == shown(flags["peers"], Options(("a:1", "b:2")))
-    assert "empty" == shown(flags["peers"], Options())
-    assert "1" == shown(flags["size"], Options())
-    assert '"info"' == shown(flags["log_level"], Options())
-    assert "empty" == shown(flags["log_prefix"], Options())
+    assert '"a:1", "b:2"' == flags["peers"].shown(("a:1", "b:2"))
+    assert "1" == flags["size"].shown(flags["size"].value(Options()))
+    assert '"info"' == flags["log_level"].shown(20)
+    assert ["", ""] == [flags[name].shown(flags[name].default) for name in ("peers", "log_prefix")]

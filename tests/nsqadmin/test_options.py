@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparq.nsqadmin.options import NsqadminOptions, base_of
-from sparq.program.flags import flags_of
+from sparq.options.declare import flags_of
 from tests.nsqadmin.cluster import admin, free_address
 
 NSQS_FLAGS = {

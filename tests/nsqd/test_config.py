@@ -10,7 +10,7 @@ import pytest
 from sparq.daemon.http import HttpError
 from sparq.nsqd.config import NOT_IN_GO, read_addresses
 from sparq.nsqd.options import NsqdOptions
-from sparq.program.flags import flags_of
+from sparq.options.declare import flags_of
 from tests.nsqd.daemon import Daemon, start, stop
 
 INVALID_VALUE = b'{"message":"INVALID_VALUE"}'

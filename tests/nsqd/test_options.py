@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sparq.nsqd.options import ListenOptions, NsqdOptions, default_node_id
-from sparq.program.flags import flags_of, parse
+from sparq.options.declare import flags_of
+from sparq.program.flags import parse
 from tests.support.options import changed
 
 SECOND = 1_000_000_000

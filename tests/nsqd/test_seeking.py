@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from sparq.daemon.http import HttpError
 from sparq.nsqd.seeking import FORMS, target_of
+from sparq.options.units import HOUR
 from sparq.protocol.commands import sub
-from sparq.protocol.durations import HOUR
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
 from tests.support.waiting import until
 

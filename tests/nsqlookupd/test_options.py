@@ -7,7 +7,8 @@ import pytest
 
 from sparq.daemon.options import LoggingOptions
 from sparq.nsqlookupd.options import NsqlookupdOptions
-from sparq.program.flags import flags_of, parse
+from sparq.options.declare import flags_of
+from sparq.program.flags import parse
 from tests.support import log_flags
 
 SECOND = 1_000_000_000

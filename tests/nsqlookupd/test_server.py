@@ -13,7 +13,7 @@ from sparq.nsqlookupd import server
 from sparq.nsqlookupd.main import listen
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.server import Nsqlookupd
-from sparq.program.config_file import FileError
+from sparq.program.flags import FileError
 from tests.support.options import changed
 from tests.support.waiting import until
 

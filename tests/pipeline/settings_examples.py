@@ -2,7 +2,8 @@
 
 import pytest
 
-from sparq.pipeline.settings import Settings, SettingsError
+from sparq.options.mistakes import Mistake
+from sparq.pipeline.settings import Settings
 
 LOOKUPD = ("127.0.0.1:4161",)
 
@@ -14,7 +15,7 @@ def settings_with(**values):
 
 def refusal(**values):
     """The one-sentence error about these values."""
-    with pytest.raises(SettingsError) as raised:
+    with pytest.raises(Mistake) as raised:
         settings_with(**values)
     sentence = str(raised.value)
     assert "\n" not in sentence

@@ -9,11 +9,11 @@ import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.errors import StreamingQueryException
 
+from sparq.options.mistakes import Mistake
 from sparq.pipeline import app, channels
 from sparq.pipeline.folders import lock
 from sparq.pipeline.session import SHUFFLE_PARTITIONS
 from sparq.pipeline.settings import SettingsError
-from sparq.program.mistakes import Mistake
 from tests.pipeline.query_input import counted_to_the_end
 from tests.pipeline.settings_examples import settings_with
 

@@ -8,10 +8,10 @@ from unittest.mock import Mock
 
 import pytest
 
+from sparq.options.mistakes import Mistake
 from sparq.pipeline.command import APPLICATION, main, parse
 from sparq.pipeline.own_metrics import OwnMetric
 from sparq.pipeline.settings import Settings, SettingsError, flags
-from sparq.program.mistakes import Mistake
 
 NEEDED = ("--data=data", "--lookupd-http-address=127.0.0.1:4161")
 HEAVY = frozenset(

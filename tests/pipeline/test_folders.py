@@ -2,9 +2,9 @@
 
 import pytest
 
+from sparq.options.mistakes import Mistake
 from sparq.pipeline import folders
 from sparq.pipeline.folders import write_json
-from sparq.program.mistakes import Mistake
 
 
 def test_a_run_deletes_only_output_of_earlier_runs(tmp_path):

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from sparq.options.mistakes import Mistake
 from sparq.pipeline import java
-from sparq.program.mistakes import Mistake
 
 GIB = 1 << 30
 

@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import functions as F
 
+from sparq.options.mistakes import Mistake
 from sparq.pipeline import channels
 from sparq.pipeline.channels import MESSAGE_DDL
 from sparq.pipeline.monitor import MESSAGES, NEWEST_PUBLISHED, QueryMetrics, lag, served
-from sparq.program.mistakes import Mistake
 from tests.pipeline.spark_progress import FIRST, QUERY_ID, SECOND, STATE, event, place, progress
 from tests.support.published import numbered, publish_batches
 from tests.support.servers import spawn_nsqd

@@ -10,10 +10,10 @@ import pytest
 from deltalake import CommitProperties, DeltaTable
 from pyspark.sql import functions as F
 
+from sparq.options.mistakes import Mistake
 from sparq.pipeline import maintenance, tables
 from sparq.pipeline.storage import TablePlace
 from sparq.pipeline.tables import Table, Tables, files_of, rows_of, write_files
-from sparq.program.mistakes import Mistake
 from tests.pipeline.conftest import QUERY
 from tests.pipeline.query_input import forget_last_commit
 from tests.pipeline.report.sample_tables import add

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sparq.program.flag_types import BOOL, DURATION, INT, LEVEL, STRING, choice
-from sparq.program.flags import option, parse
-from sparq.protocol.durations import SECOND
+from sparq.options.declare import option
+from sparq.options.kinds import BOOL, DURATION, INT, STRING, choice
+from sparq.options.units import SECOND
+from sparq.program.flags import parse
+from sparq.program.logging import LEVEL
 
 FATAL = re.compile(r"^\[prog\] [0-9/]{10} [0-9:.]{15} FATAL: ")
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from sparq.options.declare import option
 from sparq.program import verbs
 from sparq.program.verbs import ParsedCommand, Verb
-from sparq.protocol.option import option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

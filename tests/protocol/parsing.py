@@ -2,9 +2,9 @@
 
 import struct
 
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol import commands as c
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.identify import IdentifyLimits
 from sparq.protocol.parser import CommandParser, LineTooLong
 from tests.protocol.reference import Event
 

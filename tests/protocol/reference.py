@@ -3,7 +3,7 @@
 import re
 from typing import NoReturn
 
-from sparq.protocol.identify import IdentifyLimits
+from sparq.options.limits import IdentifyLimits
 
 Event = tuple[object, ...]
 BOTH, CONSUMING = {0, 3, 4}, {3, 4}

@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol import commands as c
-from sparq.protocol.identify import IdentifyLimits
 from sparq.protocol.parser import CommandParser
 
 ID = b"0123456789abcdef"

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.identify import Granted, IdentifyLimits, negotiate
+from sparq.protocol.identify import Granted, negotiate
 
 LIMITS = IdentifyLimits()
 NOT_JSON = "IDENTIFY failed to decode JSON body"

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol import commands as c
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
-from sparq.protocol.identify import IdentifyLimits
 from sparq.protocol.layout import INVALID_ID
 from sparq.protocol.parser import CommandParser
 from tests.protocol.parsing import CLOSING, INIT, LIMITS, SUBSCRIBED, drained, events_of, i32

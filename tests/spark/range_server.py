@@ -10,9 +10,9 @@ import socket
 import struct
 import threading
 
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol import commands, layout
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.identify import IdentifyLimits
 from sparq.protocol.parser import CommandParser
 from tests.spark.stored import NODE, stored_batch
 from tests.support.servers import free_port

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.identify import IdentifyLimits
 from sparq.protocol.parser import CommandParser
 from sparq.spark import sink
 from sparq.spark.errors import RowError, UnreachableError

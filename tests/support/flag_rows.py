@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from sparq.program.flags import flags_of
+from sparq.options.declare import flags_of
 from tests.support.servers import NsqdServer, free_port, start_first
 
 FORMS = ("command line", "TOML")

@@ -2,7 +2,7 @@
 
 from typing import Any, TypeVar
 
-from sparq.program.flags import flags_of, replaced
+from sparq.options.declare import flags_of, replaced
 
 T = TypeVar("T")
 

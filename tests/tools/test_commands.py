@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sparq.program.flag_types import INT
-from sparq.program.flags import flags_of, option
+from sparq.options.declare import flags_of, option
+from sparq.options.kinds import INT
 from sparq.tools import commands
 from sparq.tools.commands import ConsumeOptions, parse
 

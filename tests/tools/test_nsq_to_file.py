@@ -19,7 +19,7 @@ import pytest
 from aiohttp import web
 
 from sparq.client import Consumer
-from sparq.protocol.durations import MINUTE
+from sparq.options.units import MINUTE
 from sparq.protocol.lookup import LISTED_MAX
 from sparq.protocol.patterns import Pattern
 from sparq.tools import commands

@@ -7,9 +7,10 @@ from itertools import product
 
 import pytest
 
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol import commands
 from sparq.protocol.compression import Deflate, Snappy
-from sparq.protocol.identify import Granted, IdentifyLimits, negotiate
+from sparq.protocol.identify import Granted, negotiate
 from sparq.wire.errors import LayerError
 from sparq.wire.server import (
     MAGIC,

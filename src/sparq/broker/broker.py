@@ -45,12 +45,12 @@ from sparq.log.disk import Disk, DiskError
 from sparq.log.journal import Journal
 from sparq.log.reserve import FinReserve
 from sparq.log.task import Task
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol import layout
 from sparq.protocol.commands import STATE_INIT
 from sparq.protocol.dead_letters import dead_letter_topic
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
-from sparq.protocol.identify import IdentifyLimits
 from sparq.protocol.instant import Instant
 
 TRIM_EVERY_NS = SECOND_NS

@@ -13,12 +13,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from sparq.protocol.identify import IdentifyLimits
+from sparq.options.declare import group, option
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol.layout import ATTEMPTS_MAX
-from sparq.protocol.option import option
 
 SECOND_NS = 1_000_000_000
 MILLISECOND_NS = 1_000_000
@@ -154,7 +154,7 @@ class BrokerOptions:
         cache_bytes: size of the shared cache of verified blocks.
     """
 
-    limits: IdentifyLimits = field(default_factory=IdentifyLimits)
+    limits: IdentifyLimits = group(IdentifyLimits)
     mem_queue_size: int = option(
         10_000, "maximum number of messages in a queue without a log (#ephemeral)", least=0
     )
@@ -186,7 +186,7 @@ class BrokerOptions:
         name="e2e-processing-latency-window-time",
         least=MILLISECOND_NS,
     )
-    settings: QueueSettings = field(default_factory=QueueSettings)
+    settings: QueueSettings = group(QueueSettings)
     node_id: int = 0
     auth_required: bool = False
     topology_aware: bool = False

@@ -6,166 +6,230 @@
 3. nsqd checks its own upper limits and reports them in its answer to IDENTIFY.
 4. The options for TLS, compression and AUTH are defined in `layer_options`; ``Config`` includes
    them.
-5. Options come from keyword arguments, a mapping, a TOML file, or text as on a command line
-   (`option_values`). The checks are the same for all of these.
+5. Options come from keyword arguments, a mapping, a TOML file, or text as on a command line. The
+   checks are the same for all of these.
 """
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sparq.client.arguments import parse_local
-from sparq.client.layer_options import LAYER_RANGES, LayerOptions, check_option
-from sparq.client.option_values import (
-    near_option,
-    option_name,
-    read_table,
-    read_text,
-    read_value,
-    unknown_option,
-)
+from sparq.client.layer_options import LayerOptions
+from sparq.options.declare import described, option
+from sparq.options.mistakes import nearest
+from sparq.options.units import MILLISECOND, SECOND, parse_duration
 from sparq.protocol.identify import SPARQ_VERSION
 
 MINUTE: Final = 60.0
 HOUR: Final = 3600.0
 
-RANGES: Final[Mapping[str, tuple[float, float]]] = {
-    "dial_timeout": (0.001, 5 * MINUTE),
-    "read_timeout": (0.1, 5 * MINUTE),
-    "write_timeout": (0.1, 5 * MINUTE),
-    "lookupd_poll_interval": (0.01, 5 * MINUTE),
-    "lookupd_poll_jitter": (0, 1),
-    "lookupd_poll_timeout": (0.01, 5 * MINUTE),
-    "max_reconnect_delay": (0.01, 5 * MINUTE),
-    "max_requeue_delay": (0, HOUR),
-    "default_requeue_delay": (0, HOUR),
-    "max_backoff_duration": (0, HOUR),
-    "backoff_multiplier": (0, HOUR),
-    "max_attempts": (0, 65_535),
-    "low_rdy_idle_timeout": (1, 5 * MINUTE),
-    "low_rdy_timeout": (1, 5 * MINUTE),
-    "rdy_redistribute_interval": (0.001, 5),
-    "heartbeat_interval": (1, 5 * MINUTE),
-    "sample_rate": (0, 99),
-    "output_buffer_size": (-1, 2**31 - 1),
-    "output_buffer_timeout": (-1, HOUR),
-    "max_in_flight": (0, 2**31 - 1),
-    "msg_timeout": (0, HOUR),
-    "max_msg_size": (0, 2**31 - 1),
-    "stop_timeout": (0, HOUR),
-    "publish_timeout": (0.001, HOUR),
-    "publish_attempts": (1, 1000),
-    "max_pending_bytes": (1, 2**40),
-    **LAYER_RANGES,
-}
 STRATEGIES: Final = ("exponential", "full_jitter")
 TLS_OPTIONS: Final = (
     *("tls_root_ca_file", "tls_cert", "tls_key"),
     *("tls_insecure_skip_verify", "tls_min_version"),
 )
 
+ALIASES: Final = {"skip_lookupd_authorization": "lookupd_authorization"}
+"""go-nsq's name says the opposite of what it does: true sends the secret."""
 
+ELSEWHERE: Final = {
+    "max_tries": "max_attempts",
+    "message_handler": "handler",
+    "requeue_delay": "default_requeue_delay",
+    "requeue_timeout": "default_requeue_delay",
+    "reconnect_interval": "max_reconnect_delay",
+    "timeout": "dial_timeout",
+    "lookupd_connect_timeout": "lookupd_poll_timeout",
+    "lookupd_request_timeout": "lookupd_poll_timeout",
+    "tls_options": "tls_config",
+    "nsqd_tcp_address": "nsqd_tcp_addresses",
+    "lookupd_http_address": "lookupd_http_addresses",
+    "message_timeout": "msg_timeout",
+}
+"""Names that other Python clients use for sparq's options and arguments."""
+
+_UPPER: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_TRUTHS: Final = {"true": True, "1": True, "false": False, "0": False}
+
+Seconds: TypeAlias = float
+"""A duration. As text it has a unit, or is milliseconds, as in go-nsq."""
+
+
+@described
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(LayerOptions):
-    """Options of a consumer or producer; see ``RANGES`` for the allowed values.
+    """Options of a consumer or producer.
 
     The options for TLS, compression and AUTH are documented in ``LayerOptions``.
-
-    Attributes:
-        dial_timeout: timeout in seconds for connecting to nsqd.
-        read_timeout: seconds without any received data after which a connection is closed.
-        write_timeout: seconds without progress in sending after which a connection is closed.
-            10 s, where go-nsq has 1: nsqd may stop reading for longer than that while its disk
-            stalls, and each pending publish would then be sent twice. With several nsqds it is
-            also the longest that a publish waits for an answer before it is sent to another nsqd
-            as well.
-        local_addr: local address of connections to nsqds: ``host`` or ``host:port``; "": any.
-        lookupd_poll_interval: seconds between two queries to each nsqlookupd.
-        lookupd_poll_jitter: largest random delay of the second query, as a fraction of the
-            interval.
-        lookupd_poll_timeout: timeout in seconds for one nsqlookupd's answer.
-        max_reconnect_delay: upper limit in seconds of the exponential delay between two attempts
-            to connect to an nsqd (not in go-nsq, where the delay is fixed).
-        max_requeue_delay: upper limit in seconds of the default requeue delay.
-        default_requeue_delay: seconds; a requeue without a delay uses this times the message's
-            attempts.
-        backoff_strategy: "exponential" or "full_jitter".
-        max_backoff_duration: upper limit in seconds of one backoff block; 0: no backoff.
-        backoff_multiplier: seconds; a block at backoff level n lasts this times 2^n.
-        max_attempts: a message delivered more often than this is finished without being handled,
-            unless ``on_giving_up`` or ``dead_letter`` is set; 0: no limit.
-        low_rdy_idle_timeout: when ``max_in_flight`` is below the number of connections, a
-            connection that has received no message for this many seconds passes its RDY to
-            another.
-        low_rdy_timeout: the same for a connection that has had RDY for this many seconds.
-        rdy_redistribute_interval: seconds between two checks of how RDY is distributed.
-        client_id: shown by nsqd; default: the short host name.
-        hostname: shown by nsqd; default: the host name.
-        user_agent: shown by nsqd; default: sparq and its version.
-        topology_region: this client's region; a topology-aware nsqd serves its own region first.
-        topology_zone: the same for the zone.
-        heartbeat_interval: seconds between nsqd's heartbeats, at most ``read_timeout``.
-        sample_rate: percentage of the messages to receive; 0: all.
-        output_buffer_size: bytes that nsqd buffers for this connection; -1: no buffer; 0: nsqd's
-            default.
-        output_buffer_timeout: seconds after which nsqd sends a buffer that is not full; -1: no
-            timer; 0: nsqd's default.
-        max_in_flight: maximum number of messages in flight, over all connections of a consumer.
-        msg_timeout: seconds after which nsqd redelivers a message without a response; 0: nsqd's
-            default.
-        max_msg_size: maximum frame size in bytes; a larger frame ends the connection; 0: 64 MiB
-            (go-nsq: no limit).
-        stop_timeout: seconds that ``stop`` and ``close`` wait for messages in flight and pending
-            publishes (go-nsq: 30).
-        publish_timeout: seconds that one publish may take, including all attempts and the wait
-            for a connection (not in go-nsq).
-        publish_attempts: maximum number of sends of one publish. A send that nsqd did not execute,
-            because another command failed or because it is draining, does not count (not in
-            go-nsq).
-        max_pending_bytes: maximum number of bytes per nsqd sent and not yet acknowledged; further
-            publishes wait (not in go-nsq).
-        tls_config: SSL context to use in place of the ``tls_`` options; implies ``tls_v1``.
     """
 
-    dial_timeout: float = 1.0
-    read_timeout: float = MINUTE
-    write_timeout: float = 10.0
-    local_addr: str = ""
-    lookupd_poll_interval: float = MINUTE
-    lookupd_poll_jitter: float = 0.3
-    lookupd_poll_timeout: float = MINUTE
-    max_reconnect_delay: float = 15.0
-    max_requeue_delay: float = 15 * MINUTE
-    default_requeue_delay: float = 90.0
-    backoff_strategy: str = "exponential"
-    max_backoff_duration: float = 2 * MINUTE
-    backoff_multiplier: float = 1.0
-    max_attempts: int = 5
-    low_rdy_idle_timeout: float = 10.0
-    low_rdy_timeout: float = 30.0
-    rdy_redistribute_interval: float = 5.0
-    client_id: str = ""
-    hostname: str = ""
-    user_agent: str = ""
-    topology_region: str = ""
-    topology_zone: str = ""
-    heartbeat_interval: float = 30.0
-    sample_rate: int = 0
-    output_buffer_size: int = 16_384
-    output_buffer_timeout: float = 0.25
-    max_in_flight: int = 1
-    msg_timeout: float = 0.0
-    max_msg_size: int = 0
-    stop_timeout: float = 30.0
-    publish_timeout: float = 30.0
-    publish_attempts: int = 5
-    max_pending_bytes: int = 16 * 1024 * 1024
-    tls_config: ssl.SSLContext | None = None
+    dial_timeout: Seconds = option(
+        1.0, "timeout in seconds for connecting to nsqd.", least=0.001, most=5 * MINUTE
+    )
+    read_timeout: Seconds = option(
+        MINUTE,
+        "seconds without any received data after which a connection is closed.",
+        least=0.1,
+        most=5 * MINUTE,
+    )
+    write_timeout: Seconds = option(
+        10.0,
+        "seconds without progress in sending after which a connection is closed. 10 s, where"
+        " go-nsq has 1: nsqd may stop reading for longer than that while its disk stalls, and"
+        " each pending publish would then be sent twice. With several nsqds it is also the"
+        " longest that a publish waits for an answer before it is sent to another nsqd as well.",
+        least=0.1,
+        most=5 * MINUTE,
+    )
+    local_addr: str = option(
+        "", 'local address of connections to nsqds: ``host`` or ``host:port``; "": any.'
+    )
+    lookupd_poll_interval: Seconds = option(
+        MINUTE, "seconds between two queries to each nsqlookupd.", least=0.01, most=5 * MINUTE
+    )
+    lookupd_poll_jitter: float = option(
+        0.3,
+        "largest random delay of the second query, as a fraction of the interval.",
+        least=0,
+        most=1,
+    )
+    lookupd_poll_timeout: Seconds = option(
+        MINUTE, "timeout in seconds for one nsqlookupd's answer.", least=0.01, most=5 * MINUTE
+    )
+    max_reconnect_delay: Seconds = option(
+        15.0,
+        "upper limit in seconds of the exponential delay between two attempts to connect to an"
+        " nsqd (not in go-nsq, where the delay is fixed).",
+        least=0.01,
+        most=5 * MINUTE,
+    )
+    max_requeue_delay: Seconds = option(
+        15 * MINUTE, "upper limit in seconds of the default requeue delay.", least=0, most=HOUR
+    )
+    default_requeue_delay: Seconds = option(
+        90.0,
+        "seconds; a requeue without a delay uses this times the message's attempts.",
+        least=0,
+        most=HOUR,
+    )
+    backoff_strategy: str = option("exponential", '"exponential" or "full_jitter".')
+    max_backoff_duration: Seconds = option(
+        2 * MINUTE,
+        "upper limit in seconds of one backoff block; 0: no backoff.",
+        least=0,
+        most=HOUR,
+    )
+    backoff_multiplier: Seconds = option(
+        1.0, "seconds; a block at backoff level n lasts this times 2^n.", least=0, most=HOUR
+    )
+    max_attempts: int = option(
+        5,
+        "a message delivered more often than this is finished without being handled, unless"
+        " ``on_giving_up`` or ``dead_letter`` is set; 0: no limit.",
+        least=0,
+        most=65_535,
+    )
+    low_rdy_idle_timeout: Seconds = option(
+        10.0,
+        "when ``max_in_flight`` is below the number of connections, a connection that has"
+        " received no message for this many seconds passes its RDY to another.",
+        least=1,
+        most=5 * MINUTE,
+    )
+    low_rdy_timeout: Seconds = option(
+        30.0,
+        "the same for a connection that has had RDY for this many seconds.",
+        least=1,
+        most=5 * MINUTE,
+    )
+    rdy_redistribute_interval: Seconds = option(
+        5.0, "seconds between two checks of how RDY is distributed.", least=0.001, most=5
+    )
+    client_id: str = option("", "shown by nsqd; default: the short host name.")
+    hostname: str = option("", "shown by nsqd; default: the host name.")
+    user_agent: str = option("", "shown by nsqd; default: sparq and its version.")
+    topology_region: str = option(
+        "", "this client's region; a topology-aware nsqd serves its own region first."
+    )
+    topology_zone: str = option("", "the same for the zone.")
+    heartbeat_interval: Seconds = option(
+        30.0,
+        "seconds between nsqd's heartbeats, at most ``read_timeout``.",
+        least=1,
+        most=5 * MINUTE,
+    )
+    sample_rate: int = option(0, "percentage of the messages to receive; 0: all.", least=0, most=99)
+    output_buffer_size: int = option(
+        16_384,
+        "bytes that nsqd buffers for this connection; -1: no buffer; 0: nsqd's default.",
+        least=-1,
+        most=2**31 - 1,
+    )
+    output_buffer_timeout: Seconds = option(
+        0.25,
+        "seconds after which nsqd sends a buffer that is not full; -1: no timer; 0: nsqd's"
+        " default.",
+        least=-1,
+        most=HOUR,
+    )
+    max_in_flight: int = option(
+        1,
+        "maximum number of messages in flight, over all connections of a consumer.",
+        least=0,
+        most=2**31 - 1,
+    )
+    msg_timeout: Seconds = option(
+        0.0,
+        "seconds after which nsqd redelivers a message without a response; 0: nsqd's default.",
+        least=0,
+        most=HOUR,
+    )
+    max_msg_size: int = option(
+        0,
+        "maximum frame size in bytes; a larger frame ends the connection; 0: 64 MiB (go-nsq: no"
+        " limit).",
+        least=0,
+        most=2**31 - 1,
+    )
+    stop_timeout: Seconds = option(
+        30.0,
+        "seconds that ``stop`` and ``close`` wait for messages in flight and pending publishes"
+        " (go-nsq: 30).",
+        least=0,
+        most=HOUR,
+    )
+    publish_timeout: Seconds = option(
+        30.0,
+        "seconds that one publish may take, including all attempts and the wait for a"
+        " connection (not in go-nsq).",
+        least=0.001,
+        most=HOUR,
+    )
+    publish_attempts: int = option(
+        5,
+        "maximum number of sends of one publish. A send that nsqd did not execute, because"
+        " another command failed or because it is draining, does not count (not in go-nsq).",
+        least=1,
+        most=1000,
+    )
+    max_pending_bytes: int = option(
+        16 * 1024 * 1024,
+        "maximum number of bytes per nsqd sent and not yet acknowledged; further publishes wait"
+        " (not in go-nsq).",
+        least=1,
+        most=2**40,
+    )
+    tls_config: ssl.SSLContext | None = option(
+        None, "SSL context to use in place of the ``tls_`` options; implies ``tls_v1``."
+    )
 
     def __post_init__(self) -> None:
         """Fill in the host name, client id and user agent, then check every option.
@@ -182,9 +246,6 @@ class Config(LayerOptions):
         if self.tls_config is not None:
             self._take_tls_config(self.tls_config)
         LayerOptions.__post_init__(self)  # super() does not work with slots=True
-        for field in fields(self):
-            if field.name != "tls_config":
-                check_option(field.name, field.default, getattr(self, field.name), RANGES)
         if self.local_addr:
             try:
                 parse_local(self.local_addr)
@@ -211,9 +272,8 @@ class Config(LayerOptions):
         if base is not None and not isinstance(base, cls):
             kind = type(base).__name__
             raise TypeError(f"config must be a Config, not {kind} (see Config.from_mapping)")
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(options.keys() - known):
-            raise TypeError("; ".join(unknown_option(name, known) for name in unknown))
+        if unknown := sorted(options.keys() - _FIELDS.keys()):
+            raise TypeError("; ".join(_unknown(name) for name in unknown))
         return replace(base or cls(), **options)
 
     @classmethod
@@ -227,14 +287,13 @@ class Config(LayerOptions):
             ValueError: an option does not exist, is given twice, or its value is not valid; the
                 error names the option.
         """
-        defaults = cls._defaults()
         values = {}
         for given, value in options.items():
-            if (name := option_name(given)) not in defaults:
-                raise ValueError(unknown_option(given, defaults))
+            if (name := _name(given)) not in _FIELDS:
+                raise ValueError(_unknown(given))
             if name in values:
                 raise ValueError(f"option {name} is given twice")
-            values[name] = read_value(name, defaults[name], value)
+            values[name] = _read_value(_FIELDS[name], value)
         try:
             return cls.of(base, values)
         except TypeError as error:
@@ -257,9 +316,16 @@ class Config(LayerOptions):
             ValueError: the file is not TOML, the table is missing, or an option is not valid; the
                 error names the file and the option.
         """
-        options = read_table(path, table)
         try:
-            return cls.from_mapping(options, base)
+            found: Any = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path}: not TOML: {error}") from None
+        for part in table.split(".") if table else ():
+            found = found.get(part) if isinstance(found, Mapping) else None
+        if not isinstance(found, dict):
+            raise ValueError(f"{path}: there is no table [{table}]")
+        try:
+            return cls.from_mapping(found, base)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
@@ -273,17 +339,12 @@ class Config(LayerOptions):
         Raises:
             ValueError: an option does not exist, or its value cannot be read or is out of range.
         """
-        defaults = cls._defaults()
         values = {}
         for given, text in options.items():
-            if (name := option_name(given)) not in defaults:
-                raise ValueError(f"invalid option {given}{near_option(given, defaults)}")
-            values[name] = read_text(name, defaults[name], text)
+            if (name := _name(given)) not in _FIELDS:
+                raise ValueError(f"invalid option {given}{_near(given)}")
+            values[name] = _read_text(_FIELDS[name], text)
         return cls.of(base, values)
-
-    @classmethod
-    def _defaults(cls) -> dict[str, Any]:
-        return {field.name: field.default for field in fields(cls)}
 
     def tls_context(self, *, check_host: bool = True) -> ssl.SSLContext:
         """Return the SSL context: ``tls_config`` if given, else one made from the other options.
@@ -310,9 +371,8 @@ class Config(LayerOptions):
         """
         if not isinstance(context, ssl.SSLContext):
             raise TypeError(f"tls_config must be an SSLContext, not {type(context).__name__}")
-        defaults = self._defaults()
         for name in TLS_OPTIONS:
-            if getattr(self, name) != defaults[name]:
+            if getattr(self, name) != _FIELDS[name].default:
                 raise ValueError(
                     f"{name} and tls_config cannot be combined: set it in the SSL context"
                 )
@@ -341,3 +401,71 @@ def milliseconds(seconds: float) -> int:
     if seconds <= 0:
         return -1 if seconds < 0 else 0
     return max(1, round(seconds * 1000))
+
+
+# Options as text
+
+
+_FIELDS: Final[Mapping[str, Field[Any]]] = {field.name: field for field in fields(Config)}
+
+
+def _name(given: str) -> str:
+    """Return the canonical name of an option: with ``_``, and with aliases resolved."""
+    name = given.replace("-", "_")
+    return ALIASES.get(name, name)
+
+
+def _unknown(given: str) -> str:
+    return f"no such option: {given}{_near(given)}"
+
+
+def _near(given: str) -> str:
+    """Return the closest option, as `` (did you mean name?)``; empty if none is close."""
+    name = _name(_UPPER.sub("_", given).lower())
+    near = ELSEWHERE.get(name) or nearest(name, _FIELDS)
+    return f" (did you mean {near}?)" if near else ""
+
+
+def _seconds(text: str) -> float:
+    return (int(text) * MILLISECOND if _is_bare(text) else parse_duration(text)) / SECOND
+
+
+def _is_bare(text: str) -> bool:
+    return text.removeprefix("-").isdecimal() and text.isascii()
+
+
+_READ: Final[Mapping[object, tuple[str, Callable[[str], Any]]]] = {
+    "bool": ("bool", lambda text: _TRUTHS[text.lower()]),
+    "int": ("int", int),
+    "float": ("float", float),
+    "Seconds": ("duration", _seconds),
+    "str": ("str", str),
+}
+"""How text is read, by the annotation of the option."""
+
+
+def _read_text(field: Field[Any], text: str) -> Any:
+    """Read a value as go-nsq's ``Set`` does. Raises ValueError: the text cannot be read."""
+    if field.type not in _READ:
+        raise ValueError(f"option {field.name} cannot be given as text")
+    kind, read = _READ[field.type]
+    try:
+        return read(text)
+    except (KeyError, ValueError):
+        raise ValueError(f"invalid {kind} {text!r} for option {field.name}") from None
+
+
+def _read_value(field: Field[Any], value: object) -> Any:
+    """Read a value from TOML, JSON or a dict: a duration is seconds, or text with a unit.
+
+    Raises:
+        ValueError: text cannot be read, or the text of a duration has no unit.
+    """
+    if not isinstance(value, str) or field.type == "str":
+        return value
+    if field.type == "Seconds" and _is_bare(value) and int(value):
+        raise ValueError(
+            f"duration {value!r} of option {field.name} has no unit: write '{value}s' or"
+            f" '{value}ms', or seconds as a number"
+        )
+    return _read_text(field, value)

@@ -184,7 +184,7 @@ class Consumer(Connecting):
         check_name("topic", topic)
         check_name("channel", channel)
         require_callable(handler=handler, on_giving_up=on_giving_up)
-        check_option("concurrency", 1, concurrency, {"concurrency": (1, CONCURRENCY_MAX)})
+        check_option("concurrency", 1, concurrency, 1, CONCURRENCY_MAX)
         if on_giving_up is not None and dead_letter:
             raise ValueError("give on_giving_up or dead_letter, not both")
         if dead_letter == topic:

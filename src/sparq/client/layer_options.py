@@ -16,10 +16,11 @@ import os
 import ssl
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Final
 
+from sparq.options.declare import described, option
 from sparq.wire.errors import tls_reason
 
 TLS_VERSIONS: Final[Mapping[str, ssl.TLSVersion]] = {
@@ -31,47 +32,46 @@ TLS_VERSIONS: Final[Mapping[str, ssl.TLSVersion]] = {
 OLD_CIPHERS: Final = "DEFAULT@SECLEVEL=0"
 """TLS before 1.2 signs with SHA-1, which OpenSSL refuses at its default security level."""
 
-LAYER_RANGES: Final[Mapping[str, tuple[float, float]]] = {"deflate_level": (1, 9)}
-
 DENIED: Final = (401, 403)
 """HTTP statuses that ask for a secret, or for another one."""
 
 _FILES: Final = ("tls_root_ca_file", "tls_cert", "tls_key")
 
 
+@described
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerOptions:
-    """TLS, compression and AUTH of a connection to nsqd.
+    """TLS, compression and AUTH of a connection to nsqd."""
 
-    Attributes:
-        tls_v1: use TLS; the connection fails if nsqd does not offer it.
-        tls_root_ca_file: trusted CA certificates (PEM), in place of the system's.
-        tls_cert: the client's certificate (PEM), for an nsqd that requires one.
-        tls_key: the certificate's private key (PEM); "": it is in the ``tls_cert`` file.
-        tls_insecure_skip_verify: accept any certificate without verification.
-        tls_min_version: the oldest accepted version: tls1.0, tls1.1, tls1.2 or tls1.3.
-        snappy: compress with snappy if nsqd offers it.
-        deflate: compress with deflate if nsqd offers it; excludes ``snappy``.
-        deflate_level: from 1 (fastest) to 9 (smallest); nsqd may lower it.
-        auth_secret: sent with AUTH to an nsqd that requires it, and to nsqlookupds (see
-            ``lookupd_authorization``). It is not in the repr, but pickled with the other options.
-        auth_without_tls: send the secret over a network without TLS as well, in plain text: to
-            nsqds without TLS, and to nsqlookupds over ``http``.
-        lookupd_authorization: send the secret to nsqlookupds, as ``Authorization: Bearer``.
-    """
-
-    tls_v1: bool = False
-    tls_root_ca_file: str = ""
-    tls_cert: str = ""
-    tls_key: str = ""
-    tls_insecure_skip_verify: bool = False
-    tls_min_version: str = "tls1.2"
-    snappy: bool = False
-    deflate: bool = False
-    deflate_level: int = 6
-    auth_secret: str = field(default="", repr=False)
-    auth_without_tls: bool = False
-    lookupd_authorization: bool = True
+    tls_v1: bool = option(False, "use TLS; the connection fails if nsqd does not offer it.")
+    tls_root_ca_file: str = option("", "trusted CA certificates (PEM), in place of the system's.")
+    tls_cert: str = option("", "the client's certificate (PEM), for an nsqd that requires one.")
+    tls_key: str = option(
+        "", "the certificate's private key (PEM); empty: it is in the ``tls_cert`` file."
+    )
+    tls_insecure_skip_verify: bool = option(False, "accept any certificate without verification.")
+    tls_min_version: str = option(
+        "tls1.2", "the oldest accepted version: tls1.0, tls1.1, tls1.2 or tls1.3."
+    )
+    snappy: bool = option(False, "compress with snappy if nsqd offers it.")
+    deflate: bool = option(False, "compress with deflate if nsqd offers it; excludes ``snappy``.")
+    deflate_level: int = option(
+        6, "from 1 (fastest) to 9 (smallest); nsqd may lower it.", least=1, most=9
+    )
+    auth_secret: str = option(
+        "",
+        "sent with AUTH to an nsqd that requires it, and to nsqlookupds (see"
+        " ``lookupd_authorization``). It is not in the repr, but pickled with the other options.",
+        secret=True,
+    )
+    auth_without_tls: bool = option(
+        False,
+        "send the secret over a network without TLS as well, in plain text: to nsqds without"
+        " TLS, and to nsqlookupds over ``http``.",
+    )
+    lookupd_authorization: bool = option(
+        True, "send the secret to nsqlookupds, as ``Authorization: Bearer``."
+    )
 
     def __post_init__(self) -> None:
         """Check the options.
@@ -80,8 +80,10 @@ class LayerOptions:
             TypeError: an option has a value of another type than its default.
             ValueError: an option is out of its range, or a file cannot be used.
         """
-        for option in fields(LayerOptions):
-            check_option(option.name, option.default, getattr(self, option.name), LAYER_RANGES)
+        for field in fields(self):
+            if field.default is not None:
+                bounds = field.metadata["least"], field.metadata["most"]
+                check_option(field.name, field.default, getattr(self, field.name), *bounds)
         if self.snappy and self.deflate:
             raise ValueError("snappy and deflate cannot be combined: set only one of them")
         if self.tls_key and not self.tls_cert:
@@ -147,9 +149,9 @@ def check_lookupd_status(options: LayerOptions, url: str, status: int) -> None:
 
 
 def check_option(
-    name: str, default: object, value: object, ranges: Mapping[str, tuple[float, float]]
+    name: str, default: object, value: object, least: Any = None, most: Any = None
 ) -> None:
-    """Check a value against the type of the option's default and against its range.
+    """Check a value against the type of the option's default and against its bounds.
 
     Raises:
         TypeError: the value has the wrong type.
@@ -158,12 +160,8 @@ def check_option(
     kinds = (int, float) if isinstance(default, float) else (type(default),)
     if not isinstance(value, kinds) or isinstance(value, bool) is not isinstance(default, bool):
         raise TypeError(f"{name} takes {kinds[-1].__name__}, not {type(value).__name__}")
-    if name not in ranges:
-        return
-    low, high = ranges[name]
-    assert isinstance(value, (int, float)), name
-    if not low <= value <= high:
-        shown = [f"{each:,}" if isinstance(each, int) else f"{each:g}" for each in (low, high)]
+    if least is not None and not least <= value <= most:
+        shown = [f"{each:,}" if isinstance(each, int) else f"{each:g}" for each in (least, most)]
         raise ValueError(f"{name} must be from {shown[0]} to {shown[1]}, not {value}")
 
 
@@ -203,21 +201,21 @@ def _context(
     if minimum < ssl.TLSVersion.TLSv1_2:
         context.set_ciphers(OLD_CIPHERS)
     try:
-        option, path = "tls_root_ca_file", root
+        name, path = "tls_root_ca_file", root
         if root:
             context.load_verify_locations(root)
         elif verify:
             context.load_default_certs()
         if cert:
-            option, path = "tls_cert", cert
+            name, path = "tls_cert", cert
             # A key with a passphrase is refused: without this callback OpenSSL would prompt for it.
             context.load_cert_chain(cert, key or None, password=lambda: "")
     except ssl.SSLError as error:
         expected = "a file of PEM certificates"
-        if option == "tls_cert":
+        if name == "tls_cert":
             beside = f"tls_key {key!r}" if key else "its key in the same file or in tls_key"
             expected = f"a PEM certificate with {beside}"
-        raise ValueError(f"{option} {path!r} is not {expected}: {tls_reason(error)}") from None
+        raise ValueError(f"{name} {path!r} is not {expected}: {tls_reason(error)}") from None
     return context
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparq.program.flag_types import LEVEL, choice
-from sparq.program.logging import FORMATS, LEVELS
-from sparq.protocol.option import option
+from sparq.options.declare import option
+from sparq.options.kinds import STRING, choice
+from sparq.program.logging import FORMATS, LEVEL, LEVELS
+from sparq.protocol.names import bare_host
+
+HOST = STRING._replace(parse=bare_host)
+"""A host name or an IP address, an IPv6 one with or without brackets."""
 
 
 @dataclass(frozen=True, slots=True)

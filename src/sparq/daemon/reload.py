@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sparq.daemon.options import LoggingOptions
-from sparq.program.flags import FileError, Flag, differing, replaced
+from sparq.options.declare import differing, replaced
+from sparq.program.flags import FileError
 from sparq.program.logging import chosen_level, set_level
 
 T = TypeVar("T")
@@ -47,7 +48,8 @@ def take(running: T, wanted: T, live: Collection[str]) -> T:
     changed = differing(running, wanted)
     for flag in changed:
         if flag.live in live:
-            logger.info("SIGHUP: %s is now %s", flag.key, shown(flag, wanted))
+            shown = flag.shown(flag.value(wanted)) or "empty"
+            logger.info("SIGHUP: %s is now %s", flag.key, shown)
         else:
             logger.warning("SIGHUP: %s has changed: that needs a restart", flag.key)
     if not changed:
@@ -55,11 +57,3 @@ def take(running: T, wanted: T, live: Collection[str]) -> T:
     set_level(level)
     taken = {flag.field: attrgetter(flag.field)(wanted) for flag in changed if flag.live in live}
     return replaced(running, taken)
-
-
-def shown(flag: Flag, options: Any) -> str:
-    """Format an option's value as `--help` does; "empty" if there is none."""
-    value = flag.value(options)
-    if flag.repeated:
-        return ", ".join(flag.kind.show(one) for one in value) or "empty"
-    return flag.kind.show(value) or "empty"

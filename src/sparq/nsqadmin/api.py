@@ -27,10 +27,10 @@ from sparq.nsqadmin.actions import ActionRequest
 from sparq.nsqadmin.graphite import Graphite
 from sparq.nsqadmin.options import NsqadminOptions, base_of
 from sparq.nsqadmin.services import Services
+from sparq.options.declare import flags_of, replaced
+from sparq.options.units import SECOND
 from sparq.program import logging as log_lines
-from sparq.program.flags import flags_of, replaced
 from sparq.program.logging import LEVELS, parse_level
-from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_valid_name
 
 T = TypeVar("T")

@@ -9,14 +9,14 @@ from __future__ import annotations
 import posixpath
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from sparq.daemon.options import LoggingOptions, go_compatible
-from sparq.program.flag_types import LISTEN
+from sparq.options.declare import group, option
+from sparq.options.kinds import LISTEN
+from sparq.options.units import MILLISECOND, SECOND
 from sparq.program.lifecycle import StartError
-from sparq.protocol.durations import MILLISECOND, SECOND
-from sparq.protocol.option import option
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +157,11 @@ class NsqadminOptions:
         "stats.counters.%s.count", "statsd's name of a counter; %s: its key"
     )
     statsd_gauge_format: str = option("stats.gauges.%s", "statsd's name of a gauge; %s: its key")
-    statsd: NsqdStatsdOptions = field(
-        default_factory=NsqdStatsdOptions, metadata={"prefix": "statsd-"}
-    )
+    statsd: NsqdStatsdOptions = group(NsqdStatsdOptions, "statsd-")
 
     # Start and logging
     go_compatible: bool = go_compatible("nsqadmin")
-    log: LoggingOptions = field(
-        default_factory=lambda: LoggingOptions(prefix="[nsqadmin] "), metadata={"prefix": "log-"}
-    )
+    log: LoggingOptions = group(lambda: LoggingOptions(prefix="[nsqadmin] "), "log-")
 
 
 Resolve = Callable[[str, int], object]

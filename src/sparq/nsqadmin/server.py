@@ -41,10 +41,10 @@ from sparq.nsqadmin.pages import site as pages
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.v2 import site as v2
 from sparq.nsqadmin.watch.watch import ClusterWatch
+from sparq.options.units import SECOND
 from sparq.program import lifecycle
 from sparq.program.lifecycle import StartError
 from sparq.program.stdout import sparq_version
-from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.names import is_valid_name
 

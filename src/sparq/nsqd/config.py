@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparq.daemon.http import JSON, Call, Content, HttpError, Route
 from sparq.daemon.token import hidden, public
-from sparq.program.flags import flags_of
+from sparq.options.declare import flags_of
 from sparq.program.logging import LEVELS, parse_level
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from sparq.nsqd.inspection import Inspection
 from sparq.nsqd.message_actions import MessageActions
 from sparq.nsqd.policies import PolicyRoutes
 from sparq.nsqd.redriving import Redriving
-from sparq.protocol.durations import MILLISECOND, SECOND
+from sparq.options.units import MILLISECOND, SECOND
 from sparq.protocol.errors import DRAINING, RemoteError
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.identify import NSQ_VERSION

@@ -33,8 +33,8 @@ from sparq.nsqd.message_json import (
 )
 from sparq.nsqd.seeking import shown_time, target_of
 from sparq.nsqd.stats_format import encoded
+from sparq.options.units import MILLISECOND, SECOND
 from sparq.protocol.dead_letters import unseal
-from sparq.protocol.durations import MILLISECOND, SECOND
 from sparq.protocol.envelope import ENVELOPE_BYTES_MAX
 
 if TYPE_CHECKING:

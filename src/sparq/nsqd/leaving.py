@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sparq.broker.drain_file import Drain, Draining
 from sparq.nsqd.stats_format import SLICE_SECONDS, remaining
-from sparq.protocol.durations import SECOND
+from sparq.options.units import SECOND
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import rfc3339
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sparq.inspection.snapshot import MessageState, StateDetails
 from sparq.log.inspection import StoredMessage
 from sparq.nsqd.seeking import shown_time
+from sparq.options.units import SECOND
 from sparq.protocol.dead_letters import unseal
-from sparq.protocol.durations import SECOND
 from sparq.protocol.go_json import to_text
 from sparq.protocol.layout import INDEX_BITS
 

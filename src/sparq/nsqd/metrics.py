@@ -22,8 +22,8 @@ from sparq.broker import stats
 from sparq.daemon.prometheus_text import Family, access_families, labels, process_registry
 from sparq.nsqd.stats_format import remaining
 from sparq.nsqd.timings import COMMITS, SYNCS
+from sparq.options.units import SECOND
 from sparq.program.stdout import sparq_version
-from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 
 if TYPE_CHECKING:

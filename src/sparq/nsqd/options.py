@@ -1,22 +1,22 @@
 """nsqd's options: one field per flag, with NSQ's names and defaults (docs/daemons.md).
 
 Each group holds the options of one part of nsqd. Limits for clients and the broker are declared in
-`protocol.identify.IdentifyLimits` and `broker.options.BrokerOptions`. If a default differs from
+`options.limits.IdentifyLimits` and `broker.options.BrokerOptions`. If a default differs from
 NSQ's, a comment next to it gives the reason. Durations are in nanoseconds.
 """
 
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparq.broker.options import BrokerOptions
-from sparq.daemon.options import AccessOptions, HttpOptions, LoggingOptions, go_compatible
-from sparq.program.flag_types import (
-    HOST,
+from sparq.daemon.options import HOST, AccessOptions, HttpOptions, LoggingOptions, go_compatible
+from sparq.options.declare import group, option
+from sparq.options.kinds import (
     LISTEN,
     PEER,
     PORT_MAX,
@@ -25,8 +25,7 @@ from sparq.program.flag_types import (
     TLS_VERSION_DEFAULT,
     choice,
 )
-from sparq.protocol.durations import MILLISECOND, SECOND
-from sparq.protocol.option import option
+from sparq.options.units import MILLISECOND, SECOND
 
 if TYPE_CHECKING:
     import aiohttp
@@ -201,21 +200,17 @@ class StatsdOptions:
 class NsqdOptions:
     """All options of nsqd."""
 
-    listen: ListenOptions = field(default_factory=ListenOptions)
-    lookupd: LookupdOptions = field(default_factory=LookupdOptions)
-    http_client: HttpClientOptions = field(
-        default_factory=HttpClientOptions, metadata={"prefix": "http-client-"}
-    )
-    tcp: TcpOptions = field(default_factory=TcpOptions)
-    http: HttpOptions = field(default_factory=HttpOptions, metadata={"prefix": "http-"})
-    access: AccessOptions = field(default_factory=AccessOptions)
-    auth: AuthOptions = field(default_factory=AuthOptions, metadata={"prefix": "auth-"})
-    tls: TlsOptions = field(default_factory=TlsOptions, metadata={"prefix": "tls-"})
-    statsd: StatsdOptions = field(default_factory=StatsdOptions, metadata={"prefix": "statsd-"})
-    broker: BrokerOptions = field(default_factory=BrokerOptions)
-    log: LoggingOptions = field(
-        default_factory=lambda: LoggingOptions(prefix="[nsqd] "), metadata={"prefix": "log-"}
-    )
+    listen: ListenOptions = group(ListenOptions)
+    lookupd: LookupdOptions = group(LookupdOptions)
+    http_client: HttpClientOptions = group(HttpClientOptions, "http-client-")
+    tcp: TcpOptions = group(TcpOptions)
+    http: HttpOptions = group(HttpOptions, "http-")
+    access: AccessOptions = group(AccessOptions)
+    auth: AuthOptions = group(AuthOptions, "auth-")
+    tls: TlsOptions = group(TlsOptions, "tls-")
+    statsd: StatsdOptions = group(StatsdOptions, "statsd-")
+    broker: BrokerOptions = group(BrokerOptions)
+    log: LoggingOptions = group(lambda: LoggingOptions(prefix="[nsqd] "), "log-")
     data_path: str = option("", "folder of the message logs (empty: the working directory)")
     node_id: int | None = option(
         None,

@@ -20,9 +20,8 @@ from typing import Any, Final
 
 from sparq.broker.options import QueueSettings
 from sparq.broker.policies import Policy, PolicyError, check
-from sparq.program.flag_types import Flag
-from sparq.program.flags import flags_of
-from sparq.program.mistakes import nearest, shown
+from sparq.options.declare import Flag, flags_of
+from sparq.options.mistakes import nearest, shown
 
 BYTES_MAX: Final = 256 << 10
 """Maximum size of a document."""

@@ -18,8 +18,8 @@ from sparq.daemon import reload as hangup
 from sparq.daemon import token
 from sparq.nsqd import policy_document
 from sparq.nsqd.policy_document import DocumentError
+from sparq.options.declare import replaced
 from sparq.program import logging as log_lines
-from sparq.program.flags import replaced
 from sparq.program.lifecycle import StartError
 
 if TYPE_CHECKING:

@@ -9,12 +9,10 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sparq.daemon.http import HttpError
-from sparq.protocol.durations import parse_duration
-from sparq.protocol.instant import rfc3339
+from sparq.protocol.instant import rfc3339, wall_ns_of
 from sparq.protocol.layout import INDEX_LIMIT
 
 if TYPE_CHECKING:
@@ -29,8 +27,6 @@ FORMS = (
 _INDEX = re.compile(r"[0-9]{1,17}")
 _LAST = re.compile(r"last:([0-9]{1,17})")
 _NANOSECONDS = re.compile(r"[+-]?[0-9]{1,19}")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _NANOSECONDS_MAX = (1 << 63) - 1
 
 
@@ -65,15 +61,9 @@ def target_of(text: str | None, now_ns: int, name: str = "TO") -> SeekTarget:
 def _wall_ns(text: str, now_ns: int, may_be_number: bool) -> int:
     if may_be_number and _NANOSECONDS.fullmatch(text):
         return int(text)
-    if text.startswith("-"):
-        return now_ns + parse_duration(text)
     # An unescaped plus sign in a query arrives as a blank.
     text = text[:11] + text[11:].replace(" ", "+")
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    # In whole numbers: `timestamp()` is a float, whose 53 bits are too few for nanoseconds.
-    return min(_NANOSECONDS_MAX, (moment - _EPOCH) // _MICROSECOND * 1000)
+    return min(_NANOSECONDS_MAX, wall_ns_of(text, now_ns))
 
 
 def answer_of(landing: Landing) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from sparq.broker.permissions import Permissions, granted
 from sparq.daemon.access.access import FORBIDDEN, UNAUTHORISED
 from sparq.nsqd.rights import permissions
+from sparq.options.units import SECOND
 from sparq.protocol.commands import STATE_SUBSCRIBED
-from sparq.protocol.durations import SECOND
 from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:

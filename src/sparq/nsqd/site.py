@@ -15,7 +15,7 @@ from sparq.daemon.http import Gate, Site
 from sparq.nsqd.http import NsqdEndpoints
 from sparq.nsqd.http_publish import FastPublishPath
 from sparq.nsqd.options import HTTPS_ADDRESS, NsqdOptions
-from sparq.protocol.durations import SECOND
+from sparq.options.units import SECOND
 
 if TYPE_CHECKING:
     from sparq.daemon.address import Listener

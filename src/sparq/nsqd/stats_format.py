@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparq.broker import stats
 from sparq.broker.latency import OFF
+from sparq.options.units import MICROSECOND, MILLISECOND, SECOND, format_duration
 from sparq.program.stdout import sparq_version, version_line
 from sparq.protocol import go_json
-from sparq.protocol.durations import MICROSECOND, MILLISECOND, SECOND, format_duration
 from sparq.protocol.identify import NSQ_VERSION
 
 if TYPE_CHECKING:

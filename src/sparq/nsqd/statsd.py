@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparq.broker import stats
 from sparq.nsqd.stats_format import SLICE_SECONDS, memory_figures, remaining
-from sparq.protocol.durations import SECOND
+from sparq.options.units import SECOND
 from sparq.protocol.names import is_ephemeral
 
 if TYPE_CHECKING:

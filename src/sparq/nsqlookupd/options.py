@@ -6,12 +6,12 @@ Durations are in nanoseconds; their field names end in `_ns`.
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from sparq.daemon.options import AccessOptions, HttpOptions, LoggingOptions, go_compatible
-from sparq.program.flag_types import HOST, LISTEN
-from sparq.protocol.durations import MILLISECOND, SECOND
-from sparq.protocol.option import option
+from sparq.daemon.options import HOST, AccessOptions, HttpOptions, LoggingOptions, go_compatible
+from sparq.options.declare import group, option
+from sparq.options.kinds import LISTEN
+from sparq.options.units import MILLISECOND, SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,9 @@ class NsqlookupdOptions:
         False,
         "require nsqds to send a token with the role register (nsqd's --lookupd-token)",
     )
-    http: HttpOptions = field(default_factory=HttpOptions, metadata={"prefix": "http-"})
-    access: AccessOptions = field(default_factory=AccessOptions)
+    http: HttpOptions = group(HttpOptions, "http-")
+    access: AccessOptions = group(AccessOptions)
 
     # Start and log
     go_compatible: bool = go_compatible("nsqlookupd")
-    log: LoggingOptions = field(
-        default_factory=lambda: LoggingOptions(prefix="[nsqlookupd] "), metadata={"prefix": "log-"}
-    )
+    log: LoggingOptions = group(lambda: LoggingOptions(prefix="[nsqlookupd] "), "log-")

@@ -22,8 +22,8 @@ from sparq.nsqlookupd.main import listen
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.registry import Registry
 from sparq.nsqlookupd.tcp import LookupConnection, instant
+from sparq.options.units import SECOND
 from sparq.program import lifecycle
-from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 
 CHECK_SECONDS: Final = 1.0

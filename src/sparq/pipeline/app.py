@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from sparq.daemon.prometheus_text import process_registry
+from sparq.options.mistakes import Mistake
 from sparq.pipeline import archive, channels, metrics, spam_analysis
 from sparq.pipeline.folders import lock, write_json
 from sparq.pipeline.monitor import QueryMetrics, served
@@ -43,7 +44,6 @@ from sparq.pipeline.settings import BATCH_BYTES, FIRST_OFFSETS, Settings, Settin
 from sparq.pipeline.sink import Output, ResultTopics, Sink
 from sparq.pipeline.storage import place_of
 from sparq.pipeline.tables import WRITTEN_DDL, Tables, files_of
-from sparq.program.mistakes import Mistake
 from sparq.spark.data_source import Function
 
 POLL_SECONDS = 0.25

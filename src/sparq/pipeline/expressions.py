@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from sparq.program.mistakes import suggestion
+from sparq.options.mistakes import suggestion
 
 if TYPE_CHECKING:
     import polars as pl

@@ -17,7 +17,7 @@ import shutil
 from pathlib import Path
 from typing import IO, Any
 
-from sparq.program.mistakes import Mistake
+from sparq.options.mistakes import Mistake
 
 NAMES = (
     *("clicks", "rejected", "minutes", "pages", "sessions", "findings"),

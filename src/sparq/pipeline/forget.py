@@ -22,11 +22,11 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, FileType
 
+from sparq.options.mistakes import Mistake, shown
 from sparq.pipeline.maintenance import replace_files, rewrite
 from sparq.pipeline.metrics import hashes_of, visitor_hashes
 from sparq.pipeline.storage import TablePlace, parsed
 from sparq.pipeline.tables import KEEP_S, files_of, schema_of
-from sparq.program.mistakes import Mistake, shown
 from sparq.tools.parser import ToolParser, VersionAction
 
 PROGRAM = "sparq forget"

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from sparq.program.mistakes import Mistake
+from sparq.options.mistakes import Mistake
 
 JAVA_MAJOR_MIN: Final = 17
 PREFIX: Final = "sparq-jvm-"

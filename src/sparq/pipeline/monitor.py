@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from pyspark.sql import SparkSession
 
 from sparq.daemon.address import join, split
-from sparq.program.mistakes import Mistake
+from sparq.options.mistakes import Mistake
 
 PREFIX: Final = "sparq_query_"
 DURATION_BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0)

@@ -19,10 +19,10 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from sparq.options.mistakes import shown, suggestion
 from sparq.pipeline.expressions import checked, typed
 from sparq.pipeline.metrics import MINUTE, hashes_of, partial_table, to_arrow
 from sparq.pipeline.tables import Table
-from sparq.program.mistakes import shown, suggestion
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _VALUE: Final = re.compile(

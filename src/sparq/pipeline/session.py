@@ -24,9 +24,9 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from sparq.options.mistakes import Mistake, shown
 from sparq.pipeline import java
 from sparq.pipeline.settings import Settings, SettingsError
-from sparq.program.mistakes import Mistake, shown
 from sparq.spark.data_source import NsqDataSource
 
 STREAMING: Final = "org.apache.spark.sql.execution.streaming"

@@ -11,21 +11,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+import time
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from sparq.options.declare import Flag, flags_of, option
+from sparq.options.kinds import PEER, STRING, Kind, choice, pairs, texts
+from sparq.options.mistakes import Mistake, one_of, shown, suggestion
+from sparq.options.units import MILLISECOND, parse_words
 from sparq.pipeline.reading import formats
 from sparq.pipeline.reading.values import networks
-from sparq.program.flag_types import PEER, STRING, FlagType, choice
-from sparq.program.flags import Flag, flags_of, option
-from sparq.program.mistakes import Mistake, one_of, shown, suggestion
 from sparq.protocol.address import lookupd_url
-from sparq.protocol.durations import MILLISECOND, parse_duration
+from sparq.protocol.instant import wall_ns_of
 from sparq.protocol.names import NAME_SIZE_MAX, is_ephemeral, is_valid_name
 
 if TYPE_CHECKING:
@@ -54,34 +55,6 @@ _COLUMN: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}")
 
 class SettingsError(Mistake):
     """A setting is missing or wrong; the text is one sentence that names it."""
-
-
-def _text(name: str, read: Callable[[str], str]) -> FlagType:
-    """A kind of texts, which `read` brings into their one spelling."""
-    return STRING._replace(name=name, parse=read, coerce=lambda value: read(STRING.coerce(value)))
-
-
-def _checked(name: str, is_right: Callable[[str], Any], reason: str) -> FlagType:
-    def check(text: str) -> None:
-        if not is_right(text):
-            raise ValueError(reason)
-
-    return STRING._replace(name=name, check=check)
-
-
-def _pairs(name: str, check: Callable[[str, str], None] = lambda *_: None) -> FlagType:
-    """A kind of pairs, each given as KEY=VALUE or as a tuple."""
-
-    def read(given: Any) -> tuple[str, str]:
-        key, equals, value = given.partition("=") if isinstance(given, str) else ("", "", "")
-        if isinstance(given, tuple):
-            key, value = given
-        elif not equals:
-            raise ValueError("write KEY=VALUE")
-        check(key.strip(), value)
-        return key.strip(), value
-
-    return FlagType(name, read, read, str)
 
 
 def _check_field(name: str, path: str) -> None:
@@ -135,28 +108,19 @@ def _local_path(text: str) -> str:
 
 def _interval(given: Any) -> str:
     """A time for Spark's triggers, from a number of seconds, Spark's words or NSQ's units."""
-    text = re.sub(r"\s*(ms|mi(?=lli)|[smh])[a-z]*\s*", r"\1", str(given).strip().lower())
-    text = text.replace("mi", "ms")
     with suppress(ValueError):
-        duration = parse_duration(text if text[-1:].isalpha() else f"{text}s")
-        if duration >= 0:
-            return f"{duration // MILLISECOND} milliseconds"
+        return f"{parse_words(str(given), 's') // MILLISECOND} milliseconds"
     raise ValueError("write 5 (seconds), 500 milliseconds or 1 minute")
 
 
 def utc_text(text: str) -> str:
     """A time as ISO 8601 in UTC; one such as `-2h` is that long ago."""
-    if not text:
-        return ""
-    try:
-        if text.startswith("-"):
-            hours = re.sub(r"(\d+)d", lambda days: f"{24 * int(days[1])}h", text[1:])
-            ago = timedelta(milliseconds=parse_duration(hours) / MILLISECOND)
-            return (datetime.now(UTC) - ago).isoformat()
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError("write 2026-11-21T10:00:00Z, or -2h") from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
+    with suppress(ValueError, OverflowError):
+        seconds = wall_ns_of(text, time.time_ns()) // 1000 / 1_000_000
+        return datetime.fromtimestamp(seconds, UTC).isoformat()
+    if text:
+        raise ValueError("write 2026-11-21T10:00:00Z, or -2h")
+    return text
 
 
 def _host(text: str) -> str:
@@ -175,38 +139,38 @@ def _mmdb(text: str) -> str:
     return path
 
 
-DATA: Final = _text("URI", _data)
-URI: Final = _text("URI", _place)
-FILE: Final = _text("file", _local_path)
-MMDB: Final = _text("file", _mmdb)
-TIME: Final = _text("time", utc_text)
-HOSTS: Final = _text("host,...", _host)
-LOOKUPD: Final = _text("host:port", lambda text: lookupd_url(text) and text)
-INTERVAL: Final = FlagType("interval", _interval, _interval, str)
+DATA: Final = STRING._replace(name="URI", parse=_data)
+URI: Final = STRING._replace(name="URI", parse=_place)
+FILE: Final = STRING._replace(name="file", parse=_local_path)
+MMDB: Final = STRING._replace(name="file", parse=_mmdb)
+TIME: Final = STRING._replace(name="time", parse=utc_text)
+HOSTS: Final = STRING._replace(name="host,...", parse=_host)
+LOOKUPD: Final = STRING._replace(name="host:port", parse=lambda text: lookupd_url(text) and text)
+INTERVAL: Final = Kind("interval", _interval, types=(object, bool), read=_interval)
 FORMAT: Final = choice(formats.AUTO, *formats.NAMES, name="name")
 LOG_FORMAT: Final = STRING._replace(check=lambda text: text and formats.nginx_form(text))
 W3C_FIELDS: Final = STRING._replace(check=lambda text: text and formats.w3c(text))
-CLICK: Final = _pairs("FIELD=PATH", _check_field)
-COLUMNS: Final = _pairs("NAME=PATH:TYPE", _check_column)
-PAIRS: Final = _pairs("KEY=VALUE")
+CLICK: Final = pairs("FIELD=PATH", _check_field)
+COLUMNS: Final = pairs("NAME=PATH:TYPE", _check_column)
+PAIRS: Final = pairs("KEY=VALUE")
 NETWORKS: Final = STRING._replace(name="network,...", check=lambda text: networks([text]))
 ENRICH: Final = choice(*formats.GROUPS, name="name,...")
 CHOSEN: Final = choice(*QUERIES, name="name,...")
 _NAME: Final = f"is not a valid name: use 1-{NAME_SIZE_MAX} characters from [.a-zA-Z0-9_-]"
-LASTING: Final = _checked(
-    "name",
-    lambda text: is_valid_name(text) and not is_ephemeral(text),
+LASTING: Final = texts(
+    *("name", lambda text: is_valid_name(text) and not is_ephemeral(text)),
     f"{_NAME}, without #ephemeral",
 )
-RESULT_TOPIC: Final = _checked("name", lambda text: not text or is_valid_name(text), _NAME)
-HEAP: Final = _checked(
-    "size",
-    re.compile(r"([1-9]\d*[kmgtKMGT]b?)?").fullmatch,
+RESULT_TOPIC: Final = texts("name", lambda text: not text or is_valid_name(text), _NAME)
+HEAP: Final = texts(
+    *("size", re.compile(r"([1-9]\d*[kmgtKMGT]b?)?").fullmatch),
     "is not a size: write a whole number with a unit, such as 512m",
 )
-MASTER: Final = _checked(
-    "master",
-    re.compile(r"|local(\[.+\])?|local-cluster\[.+\]|spark://.+|yarn|k8s://.+").fullmatch,
+MASTER: Final = texts(
+    *(
+        "master",
+        re.compile(r"|local(\[.+\])?|local-cluster\[.+\]|spark://.+|yarn|k8s://.+").fullmatch,
+    ),
     "is not a master: use local[*], spark://host:7077, yarn or k8s://https://host:443",
 )
 
@@ -216,7 +180,7 @@ class Settings:
     """All settings of the pipeline, each in one spelling: an absolute path, `500 milliseconds`.
 
     Several values are a tuple, or one text with commas. Pairs of a key and a value are tuples,
-    texts `key=value` or a mapping; the last pair of a key counts. Raises SettingsError.
+    texts `key=value` or a mapping; the last pair of a key counts. Raises Mistake.
     """
 
     data: str = option("", "folder or URI (s3a://...) for output and checkpoints", kind=DATA)
@@ -277,7 +241,7 @@ class Settings:
     def __post_init__(self) -> None:
         """Check the values and give each its one spelling."""
         for flag in flags():
-            object.__setattr__(self, flag.field, _settled(flag, getattr(self, flag.field)))
+            object.__setattr__(self, flag.field, flag.settled(getattr(self, flag.field)))
         if not self.data:
             raise SettingsError("--data is missing: name the folder for output and checkpoints")
         if not self.queries:
@@ -345,38 +309,3 @@ class Settings:
 def flags() -> tuple[Flag, ...]:
     """The flags of the settings, in alphabetical order; their names are the keys of the file."""
     return tuple(flag._replace(key=flag.name) for flag in flags_of(Settings))
-
-
-def is_pairs(flag: Flag) -> bool:
-    """Whether a setting consists of pairs, which are tables in the file and may be secret."""
-    return "=" in flag.kind.name
-
-
-def _settled(flag: Flag, value: Any) -> Any:
-    """A setting's value, checked, in its one spelling."""
-    if not flag.repeated:
-        return _one(flag, value)
-    values = [value] if isinstance(value, str) else value
-    if is_pairs(flag) and isinstance(value, Mapping):
-        values = list(value.items())
-    if not isinstance(values, list | tuple):
-        raise SettingsError(f"--{flag.name}: write a list of texts")
-    if is_pairs(flag):
-        return tuple(dict(_one(flag, each) for each in values).items())
-    texts = [text.strip() for each in values for text in str(each).split(",")]
-    return tuple(dict.fromkeys(_one(flag, text) for text in texts if text))
-
-
-def _one(flag: Flag, value: Any) -> Any:
-    text = "" if is_pairs(flag) else f"={shown(str(value))}"
-    try:
-        found = flag.kind.coerce(value)
-        flag.kind.check(found)
-        if flag.least is not None and found < flag.least:
-            raise ValueError(f"is too small: use {flag.least} or more")
-        if isinstance(flag.most, int) and found > flag.most:
-            raise ValueError(f"is too large: use {flag.most} or less")
-    except ValueError as error:
-        text += " " if re.match("is |has ", str(error)) else ": "
-        raise SettingsError(f"--{flag.name}{text}{error}") from None
-    return found

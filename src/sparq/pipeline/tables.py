@@ -27,8 +27,8 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark import TaskContext
 
+from sparq.options.mistakes import Mistake
 from sparq.pipeline.storage import TablePlace, place_of
-from sparq.program.mistakes import Mistake
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

@@ -1,12 +1,17 @@
-"""Go-style command-line flags, and the TOML file that sets the options they do not set.
+"""Read a program's options from its Go-style command line and from the TOML file that it names.
 
-A program's options are one frozen dataclass. Each field declares its flag (`protocol.option`), so
-flag, configuration key, type, bounds, default and help text are in one place (docs/daemons.md).
-A field may itself be a dataclass of options, which is passed unchanged to the code that uses it.
+A program's options are one frozen dataclass (`sparq.options.declare`), so flag, configuration key,
+type, bounds, default and help text are in one place (docs/daemons.md).
+
+The command line has the grammar of Go's `flag` package: `-name value`, `--name value` and
+`--name=value` are the same; a boolean takes its value only after `=`. Flags end at `--` or at the
+first word that is not a flag. In the file each option is a key at the top level; a bare number is a
+duration in milliseconds, and a list may be one text with commas. Messages about an unusable file or
+a value of the wrong type use NSQ's wording.
 
 1. A flag on the command line overrides the file; the file overrides the default.
 2. Exit status: 0 after `--help` and `--version` (1 if their text cannot be written), 1 for a
-   mistake, with one sentence on stderr (mistakes.py).
+   mistake, with one sentence on stderr.
 3. NSQ starts in spite of some mistakes: an unknown key in the file, a stray word, a value out of
    bounds. If a program has the option `go_compatible` and it is set, it starts too, and logs the
    sentence as a warning.
@@ -17,83 +22,295 @@ A field may itself be a dataclass of options, which is passed unchanged to the c
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
-from sparq.program import command_line, config_file, mistakes
-from sparq.program.config_file import FileError
-from sparq.program.flag_types import BOOL, STRING, Flag, kind_of
+from sparq.options.declare import Flag, flags_of, replaced
+from sparq.options.kinds import BOOL, STRING
+from sparq.options.mistakes import Mistake, nearest, quoted, shown, suggestion
+from sparq.program.logging import line
 from sparq.program.stdout import write_stdout
-from sparq.protocol.option import option
 
 T = TypeVar("T")
-
-__all__ = [
-    "FileError",
-    "Flag",
-    "differing",
-    "flags_of",
-    "option",
-    "parse",
-    "parse_again",
-    "replaced",
-]
-
 
 VERSION = Flag("version", "version", "", BOOL, False, "print the version and exit", False)
 CONFIG = Flag("config", "config", "", STRING, False, "path of a TOML file with options", "")
 HELP = Flag("help", "help", "", BOOL, False, "print this help and exit", False)
 
-
-def flags_of(options_class: type) -> list[Flag]:
-    """Return the flags of an options dataclass in alphabetical order."""
-    return sorted(_flags(options_class, "", ""), key=lambda flag: flag.name)
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
+_BOOLEANS = ("true", "false", "t", "f", "1", "0")
 
 
-def _flags(source: Any, path: str, prefix: str) -> Iterator[Flag]:
-    """Yield the flags of a dataclass with its defaults, or of an instance with its values."""
-    for field in dataclasses.fields(source):
-        default = _default(field) if isinstance(source, type) else getattr(source, field.name)
-        metadata = field.metadata
-        if dataclasses.is_dataclass(default):
-            yield from _flags(default, f"{path}{field.name}.", metadata.get("prefix", ""))
-        elif "text" in metadata:
-            kind = metadata["kind"] or kind_of(field)
-            bare = field.name.removesuffix("_ns").removesuffix("_ms")
-            name = metadata["name"] or prefix + bare.replace("_", "-")
-            most = metadata["most"]
-            yield Flag(
-                name,
-                path + field.name,
-                metadata["key"] or name.replace("-", "_"),
-                kind,
-                isinstance(default, tuple),
-                metadata["text"],
-                kind.given(default),
-                kind.given(metadata["least"]),
-                path + most if isinstance(most, str) else kind.given(most),
-                metadata.get("live", ""),
+class FileError(Exception):
+    """A configuration file cannot be used; the text is one sentence."""
+
+
+# The end after a mistake: only `--help` prints the help page, which would hide the sentence. A
+# daemon writes it as a FATAL log line, where its operator looks; a tool writes it after its name.
+
+
+def end(program: str, sentence: str, *, is_daemon: bool) -> SystemExit:
+    """Write the sentence to stderr; return the exception that ends the program with status 1."""
+    if is_daemon:
+        sys.stderr.write(f"{line(f'[{program}] ', logging.CRITICAL, sentence)}\n")
+    else:
+        sys.stderr.write(f"{program}: {sentence}\n")
+    return SystemExit(1)
+
+
+def status_of(program: str, work: Callable[[], int]) -> int:
+    """Run a command; return its exit status, or 1 after a mistake, 130 after Ctrl-C."""
+    try:
+        return work()
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped\n")
+        return 130
+    except Mistake as error:
+        sentence = str(error)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "sparq":
+            raise
+        sentence = f"{error.name} is missing: pip install 'sparq-mq[spark]'"
+    sys.stderr.write(f"{program}: {sentence}\n")
+    return 1
+
+
+def warn(program: str, sentence: str) -> None:
+    """Write the sentence to stderr as a log line; the daemon starts in spite of the mistake."""
+    sys.stderr.write(f"{line(f'[{program}] ', logging.WARNING, sentence)}\n")
+
+
+# The command line
+
+
+class Given(NamedTuple):
+    """A command line.
+
+    Attributes:
+        texts: its flags with their texts, in order.
+        words: the other words, if it may have some.
+        stray: the sentence about the first other word, if it may have none.
+    """
+
+    texts: list[tuple[Flag, str]]
+    words: tuple[str, ...] = ()
+    stray: str = ""
+
+    @property
+    def path(self) -> str:
+        """The file that it names."""
+        return next((text for flag, text in reversed(self.texts) if flag is CONFIG), "")
+
+
+def read(
+    program: str,
+    version: str | Callable[[], str],
+    arguments: Sequence[str],
+    flags: Iterable[Flag],
+    page: Callable[[str], str] = str,
+    *,
+    takes_words: bool = False,
+) -> Given:
+    """Read a command line.
+
+    Args:
+        program: the name to use in sentences about mistakes.
+        version: the text that `--version` prints, or a function that returns it.
+        arguments: the command line without the program name.
+        flags: the flags that the program has besides `--help` and `--version`.
+        page: makes what `--help` prints of the page about the flags.
+        takes_words: see `split`.
+
+    Raises:
+        Mistake: a flag is unknown, malformed or lacks its value.
+        SystemExit: after `--help` and `--version`, whose text has been written.
+    """
+    known = {flag.name: flag for flag in (*flags, HELP, VERSION)}
+    texts, words = split(program, arguments, known, takes_words=takes_words)
+    asked = _values([each for each in texts if each[0] in (HELP, VERSION)])
+    if asked.get("help"):
+        raise SystemExit(0 if write_stdout(page(help_page(program, known.values()))) else 1)
+    if asked.get("version"):
+        text = version if isinstance(version, str) else version()
+        raise SystemExit(0 if write_stdout(f"{text}\n") else 1)
+    if takes_words or not words:
+        return Given(texts, tuple(words))
+    last = texts[-1][0] if texts else None
+    return Given(texts, stray=_stray(words[0], last, known))
+
+
+def split(
+    program: str, arguments: Sequence[str], flags: Mapping[str, Flag], *, takes_words: bool = False
+) -> tuple[list[tuple[Flag, str]], list[str]]:
+    """Split a command line into flags with their texts, in order, and other words.
+
+    If a program takes words, flags may come after them, and `-1h` is a word. Otherwise the flags
+    end at the first word, as Go's do.
+
+    Raises:
+        Mistake: a flag is unknown, malformed or lacks its value.
+    """
+    texts: list[tuple[Flag, str]] = []
+    words: list[str] = []
+    rest = list(reversed(arguments))
+    while rest:
+        word = rest.pop()
+        if word == "--":
+            break
+        if not word.startswith("-") or word == "-" or (takes_words and word[1].isdigit()):
+            words.append(word)
+            if takes_words:
+                continue
+            break
+        name, equals, value = word.removeprefix("-").removeprefix("-").partition("=")
+        if not name or name.startswith("-"):
+            raise Mistake(f"{shown(word)} is not a flag: write --name=value")
+        flag = flags.get("help" if name == "h" else name)
+        if flag is None:
+            name = name if _NAME.fullmatch(name) else name[:80]
+            close = suggestion(name.replace("_", "-"), flags, "--{}")
+            raise Mistake(
+                f"there is no flag {shown('--' + name)}{close or f': see {program} --help'}"
             )
+        if not equals and flag.kind.bare:
+            value = flag.kind.bare
+        elif not equals:
+            if not rest:
+                raise Mistake(f"--{name} has no value: write --{name}={flag.kind.name.upper()}")
+            value = rest.pop()
+        texts.append((flag, value))
+    return texts, words + rest[::-1]
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
+def _values(texts: Iterable[tuple[Flag, str]]) -> dict[str, Any]:
+    """Parse the flags' texts into values by field; if a flag is repeated, the last one wins.
+
+    A flag declared as repeated collects all of its values.
+
+    Raises:
+        Mistake: a text is not of its flag's type.
+    """
+    found: dict[Flag, list[Any]] = {}
+    for flag, text in texts:
+        try:
+            found.setdefault(flag, []).append(flag.kind.parse(text))
+        except ValueError as error:
+            raise Mistake(f"--{flag.name}={shown(text)}: {error}") from None
+    values = {}
+    for flag, given in found.items():
+        try:
+            values[flag.field] = flag.kind.gather(given) if flag.repeated else given[-1]
+        except ValueError as error:
+            # The values are left out: one may be a secret, and the reason names what is wrong.
+            raise Mistake(f"--{flag.name}: {error}") from None
+    return values
 
 
-def replaced(options: T, values: Mapping[str, Any]) -> T:
-    """Return a copy with other values in some fields ("tls.cert"), in the fields' own units."""
-    changes: dict[str, Any] = {}
-    for field, value in values.items():
-        name, _, inner = field.partition(".")
-        if inner:
-            changes[name] = replaced(changes.get(name, getattr(options, name)), {inner: value})
+def _stray(word: str, last: Flag | None, flags: Mapping[str, Flag]) -> str:
+    """Return the sentence about the first word that is not a flag; `last` is the flag before it."""
+    if last is not None and last.kind is BOOL and word.lower() in _BOOLEANS:
+        return f"{quoted(word)} after --{last.name} is not its value: write --{last.name}={word}"
+    name = word.partition("=")[0].replace("_", "-")
+    if name in flags:
+        return f"{quoted(word)} is not a flag: write --{word.replace('_', '-', name.count('-'))}"
+    return f"{quoted(word)} is not a flag: remove it, or write it as a flag's value, --name=value"
+
+
+def help_page(program: str, flags: Iterable[Flag]) -> str:
+    """Format every flag with its type, help text and default, in alphabetical order."""
+    # Imported here: only this page needs it.
+    usage = f"{program} [flags]"
+    parser = import_module("argparse").ArgumentParser(usage=usage, add_help=False)
+    for flag in sorted(flags):
+        text = f"{flag.help} (may be given several times)" if flag.repeated else flag.help
+        if default := flag.shown(flag.default):
+            text = f"{text} (default {default})"
+        name = "" if flag.kind is BOOL else flag.kind.name
+        parser.add_argument(f"--{flag.name}", metavar=name, help=text.replace("%", "%%"))
+    return str(parser.format_help())
+
+
+# The file
+
+
+def read_file(path: str) -> dict[str, Any]:
+    """Load a TOML file. Raises FileError: it is missing, unreadable or not valid TOML."""
+    try:
+        # Imported here: a start without a file does not pay for it.
+        document: dict[str, Any] = import_module("tomllib").loads(
+            Path(path).read_text(encoding="utf-8")
+        )
+    except OSError as error:
+        reason = f"open {path}: {(error.strerror or str(error)).lower()}"
+        raise FileError(f"failed to load config file {path} - {reason}") from error
+    except ValueError as error:
+        raise FileError(f"failed to load config file {path} - {error}") from error
+    return document
+
+
+def unknown_keys(
+    path: str, document: Mapping[str, Any], flags: Sequence[Flag], sections: Sequence[str] = ()
+) -> list[str]:
+    """Return a sentence for each key and section that matches no flag; `sections` may be meant.
+
+    NSQ ignores unknown keys and sections.
+    """
+    meant = {flag.name.replace("-", "_"): flag.key for flag in flags}
+    meant.update({flag.key: flag.key for flag in flags})
+    sentences = []
+    for key, value in document.items():
+        if key in meant.values():
+            continue
+        if isinstance(value, dict) and (found := nearest(key, sections)):
+            reason = f"there is no section [{key}]: did you mean [{found}]?"
+        elif isinstance(value, dict):
+            reason = f"there is no section [{key}]: write its options at the top, without sections"
         else:
-            changes[name] = value
-    return dataclasses.replace(options, **changes)  # type: ignore[type-var]  # it is a dataclass
+            found = nearest(key.replace("-", "_").lower(), meant)
+            close = f": did you mean {meant[found]}?" if found else ": remove it"
+            reason = f"there is no option {shown(key)}{close}"
+        sentences.append(f"config file {path}: {reason}")
+    return sentences
+
+
+def pairs_of(table: Mapping[str, Any], section: str, before: str = "") -> Iterator[tuple[str, str]]:
+    """Yield a section's keys and values as texts; TOML makes tables of keys with points in them.
+
+    Raises:
+        ValueError: a value is a list or a time.
+    """
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from pairs_of(value, section, f"{before}{key}.")
+        elif isinstance(value, str | int | float):
+            yield f"{before}{key}", str(value).lower() if isinstance(value, bool) else str(value)
+        else:
+            raise ValueError(f"{section}: {before}{key} must be a string or a number")
+
+
+def _coerced(flag: Flag, value: Any) -> Any:
+    try:
+        if not flag.repeated:
+            return flag.kind.coerce(value)
+        if isinstance(value, str):
+            value = value.split(",") if value else []
+        if not isinstance(value, list):
+            raise ValueError(f"invalid list value type {type(value).__name__}")
+        return flag.kind.gather(map(flag.kind.coerce, value))
+    except ValueError as error:
+        if flag.kind.is_parsed_by_nsq:
+            raise FileError(f"failed parsing {flag.key} {value} - {error}") from error
+        raise FileError(
+            f"ERROR: Resolve failed to coerce value {value} for option {flag.key} - {error}"
+        ) from error
+
+
+# Both together
 
 
 def parse(
@@ -116,25 +333,15 @@ def parse(
         SystemExit: with status 0 or 1 according to rule 2; the text has already been written.
     """
     flags = flags_of(options_class)
-    always = [CONFIG, HELP, VERSION] if takes_file else [HELP, VERSION]
     try:
-        words, given = _read(program, arguments, [*flags, *always])
-        if given.get("help"):
-            page = import_module("sparq.program.help_page").page(program, [*flags, *always])
-            raise SystemExit(0 if write_stdout(page) else 1)
-        if given.get("version"):
-            text = version if isinstance(version, str) else version()
-            raise SystemExit(0 if write_stdout(f"{text}\n") else 1)
-        options, tolerated = _combine(options_class, flags, given)
-    except (mistakes.Mistake, FileError) as error:
-        raise mistakes.end(program, str(error), is_daemon=takes_file) from None
-    if words.strays:
-        known = {flag.name: flag for flag in [*flags, *always]}
-        tolerated.insert(0, command_line.stray_mistake(words, known))
-    if tolerated and not _is_go_compatible(options):
-        raise mistakes.end(program, tolerated[0], is_daemon=takes_file)
+        given = read(program, version, arguments, [*flags, CONFIG] if takes_file else flags)
+        options, tolerated = combined(options_class, flags, given)
+        if tolerated and not _is_go_compatible(options):
+            raise Mistake(tolerated[0])
+    except (Mistake, FileError) as error:
+        raise end(program, str(error), is_daemon=takes_file) from None
     for sentence in tolerated:
-        mistakes.warn(program, f"{sentence} (ignored because of --go-compatible)")
+        warn(program, f"{sentence} (ignored because of --go-compatible)")
     return options
 
 
@@ -145,91 +352,84 @@ def parse_again(options_class: type[T], program: str, arguments: Sequence[str]) 
         FileError: the file cannot be used; the text is one sentence.
     """
     flags = flags_of(options_class)
-    # A command line with --version=false is valid, too.
-    _, given = _read(program, arguments, [*flags, CONFIG, HELP, VERSION])
-    options, tolerated = _combine(options_class, flags, given)
+    given = read(program, "", arguments, [*flags, CONFIG])
+    options, tolerated = combined(options_class, flags, given)
     if tolerated and not _is_go_compatible(options):
         raise FileError(tolerated[0])
     return options
 
 
-def differing(old: T, new: T) -> list[Flag]:
-    """Return the flags whose values differ between two instances of one options class."""
-    return [flag for flag in flags_of(type(old)) if flag.value(old) != flag.value(new)]
-
-
-def _read(
-    program: str, arguments: Sequence[str], flags: Sequence[Flag]
-) -> tuple[command_line.SplitCommandLine, dict[str, Any]]:
-    words = command_line.split(program, arguments, {flag.name: flag for flag in flags})
-    return words, command_line.values(words.texts)
-
-
-def _combine(
-    options_class: type[T], flags: Sequence[Flag], given: dict[str, Any]
-) -> tuple[T, list[str]]:
+def combined(options_class: type[T], flags: Sequence[Flag], given: Given) -> tuple[T, list[str]]:
     """Combine command line and file (rule 1); also return the mistakes that NSQ tolerates."""
-    path = given.get("config", "")
-    document = config_file.read(path) if path else {}
-    values = config_file.values(document, flags)
-    # Only after the file's values, which have to be valid even where a flag overrides them.
-    values.update((f.field, given[f.field]) for f in flags if f.field in given)
-    # `values` stay in the units that the user wrote: the sentences of `_beyond` quote them.
+    path = given.path
+    on_command_line = _values(given.texts)
+    document = read_file(path) if path else {}
+    # The file's values have to be valid even where a flag overrides them.
+    values = {f.field: _coerced(f, document[f.key]) for f in flags if f.key in document}
+    values |= on_command_line
+    # `values` stay in the units that the user wrote: the sentences quote them.
     held = {f.field: f.kind.held(values[f.field]) for f in flags if f.field in values}
-    tolerated = config_file.unknown(path, document, flags)
-    tolerated += _beyond(values, flags, given, path)
+    tolerated = [given.stray] if given.stray else []
+    tolerated += unknown_keys(path, document, flags)
+    by_field = {flag.field: flag for flag in flags}
+    for field in held:
+        flag = by_field[field]
+        text, reason = _reason(flag, values, by_field)
+        if reason and field in on_command_line:
+            tolerated.append(f"--{flag.name}={text} {reason}")
+        elif reason:
+            tolerated.append(f"config file {path}: {flag.key} = {text} {reason}")
     return replaced(options_class(), held), tolerated
 
 
-def _beyond(
-    values: Mapping[str, Any], flags: Sequence[Flag], on_command_line: Collection[str], path: str
-) -> list[str]:
-    """Return a sentence for each value that has the right type but is not allowed.
-
-    Args:
-        values: the values that the user gave, by field.
-        flags: all flags.
-        on_command_line: fields set on the command line; the others come from the file at `path`.
-        path: the configuration file, if there is one.
-    """
-    by_field = {flag.field: flag for flag in flags}
-    sentences = []
-    for flag in flags:
-        reason = _reason(flag, values, by_field) if flag.field in values else None
-        if not reason:
-            continue
-        text, why = reason
-        if flag.field in on_command_line:
-            sentences.append(f"--{flag.name}={text} {why}")
-        else:
-            sentences.append(f"config file {path}: {flag.key} = {text} {why}")
-    return sentences
-
-
-def _reason(
-    flag: Flag, values: Mapping[str, Any], by_field: Mapping[str, Flag]
-) -> tuple[str, str] | None:
-    """Return the offending value as text and the reason; None if the value is allowed."""
+def _reason(flag: Flag, values: Mapping[str, Any], by_field: Mapping[str, Flag]) -> tuple[str, str]:
+    """Return a value that has the right type but is not allowed, as text, and why; else "", ""."""
     value, show = values[flag.field], flag.kind.show
     for one in value if flag.repeated else [value]:
         try:
-            flag.kind.check(one)
+            flag.check(one)
         except ValueError as error:
-            return mistakes.shown(str(one)), str(error)
-    if flag.repeated:
-        return None
-    if flag.least is not None and value < flag.least:
-        return show(value), f"is too small: use {show(flag.least)} or more"
+            return shown(one) if isinstance(one, str) else show(one), str(error)
     if isinstance(flag.most, str):
         other = by_field[flag.most]
         most = values.get(flag.most, other.default)
         if value > most:
             name = other.name
             return show(value), f"is above --{name} ({show(most)}): lower it, or raise --{name}"
-    elif flag.most is not None and value > flag.most:
-        return show(value), f"is too large: use {show(flag.most)} or less"
-    return None
+    return "", ""
 
 
 def _is_go_compatible(options: object) -> bool:
     return bool(getattr(options, "go_compatible", False))
+
+
+def built(
+    options_class: type[T], flags: Sequence[Flag], values: Mapping[str, Any], given: Given
+) -> T:
+    """Make options that check themselves (`Flag.settled`) from a file's values and a command line.
+
+    Args:
+        options_class: their class.
+        flags: their flags.
+        values: the file's values, by field.
+        given: the command line; it replaces the file's values, but pairs only key by key.
+
+    Raises:
+        Mistake: the sentence names the flag, or the file and its key.
+    """
+    if given.stray:
+        raise Mistake(given.stray)
+    texts = {flag: [text for each, text in given.texts if each is flag] for flag in flags}
+    found = dict(values)
+    for flag, each in texts.items():
+        before = values.get(flag.field, ()) if flag.kind.is_pairs else ()
+        if each:
+            found[flag.field] = [*before, *each] if flag.repeated else each[-1]
+    try:
+        return options_class(**found)
+    except Mistake as error:
+        text = str(error).removeprefix("--")
+        name = re.split("[^a-z-]", text)[0]
+        if any(flag.name == name and flag.field in values and not texts[flag] for flag in flags):
+            raise Mistake(f"config file {given.path}: {text}") from None
+        raise

@@ -19,6 +19,9 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import TextIO
 
+from sparq.options.kinds import ANY, Kind
+from sparq.options.mistakes import suggestion
+
 LEVELS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -55,6 +58,21 @@ def parse_level(text: str) -> int:
 def level_name(level: int) -> str:
     """Return the name of a level."""
     return next(name for name, value in LEVELS.items() if value == level)
+
+
+def _parse_level(text: str) -> int:
+    try:
+        return parse_level(text)
+    except ValueError as error:
+        raise ValueError(f"{error}{suggestion(text.lower(), LEVELS)}") from None
+
+
+LEVEL = Kind(
+    *("level", _parse_level, lambda value: f'"{level_name(value)}"', "level", ANY),
+    read=lambda value: _parse_level(str(value)),
+    is_parsed_by_nsq=True,
+)
+"""The type of an option that is a level."""
 
 
 class LineFormatter(logging.Formatter):

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
-from sparq.program import command_line, flags, mistakes
-from sparq.program.flags import HELP, VERSION, Flag
+from sparq.options.declare import flags_of
+from sparq.options.mistakes import Mistake, one_of, shown, suggestion
+from sparq.program import flags
+from sparq.program.flags import HELP, VERSION
 from sparq.program.stdout import version_line, write_stdout
 
 MANY: Final = sys.maxsize
@@ -73,63 +76,30 @@ def read(
         page = f"{version_line(program)}\n" if is_version else _overview(program, verbs, common)
         raise SystemExit(0 if write_stdout(page + ("" if is_version else foot)) else 1)
     if name not in verbs:
-        near = mistakes.suggestion(name, verbs) or f": use {mistakes.one_of(verbs)}"
-        sentence = f"there is no verb {mistakes.shown(name)}{near}"
-        raise mistakes.end(program, sentence, is_daemon=False)
-    return _of_verb(program, name, verbs[name], arguments[1:])
-
-
-def _of_verb(program: str, name: str, verb: Verb, arguments: Sequence[str]) -> ParsedCommand:
-    whole = f"{program} {name}"
-    known = [*flags.flags_of(verb.options), HELP, VERSION]
+        near = suggestion(name, verbs) or f": use {one_of(verbs)}"
+        sentence = f"there is no verb {shown(name)}{near}"
+        raise flags.end(program, sentence, is_daemon=False)
+    whole, verb = f"{program} {name}", verbs[name]
+    known = flags_of(verb.options)
+    own_page = partial(_page, program, name, verb)
     try:
-        words, given = separated(whole, arguments, known)
-    except mistakes.Mistake as error:
-        raise mistakes.end(whole, str(error), is_daemon=False) from None
-    if "--help=true" in given:
-        raise SystemExit(0 if write_stdout(_page(program, name, verb, known)) else 1)
-    options = flags.parse(verb.options, whole, lambda: version_line(whole), given, takes_file=False)
-    if not verb.least <= len(words) <= verb.most:
-        given_words = " ".join(map(mistakes.shown, words[:5])) or "nothing"
-        sentence = f"takes {verb.words or 'no words'}, not {given_words}"
-        raise mistakes.end(whole, sentence, is_daemon=False)
-    return ParsedCommand(name, tuple(words), options)
+        version = partial(version_line, whole)
+        given = flags.read(whole, version, arguments[1:], known, own_page, takes_words=True)
+        options, wrong = flags.combined(verb.options, known, given)
+        if not verb.least <= len(given.words) <= verb.most:
+            words = " ".join(map(shown, given.words[:5])) or "nothing"
+            wrong.append(f"takes {verb.words or 'no words'}, not {words}")
+        if wrong:
+            raise Mistake(wrong[0])
+    except Mistake as error:
+        raise flags.end(whole, str(error), is_daemon=False) from None
+    return ParsedCommand(name, given.words, options)
 
 
-def separated(
-    program: str, arguments: Sequence[str], known: Sequence[Flag]
-) -> tuple[list[str], list[str]]:
-    """Split a command line that mixes words and flags into words and flags with their values.
-
-    Raises:
-        Mistake: a flag is unknown, or has no value.
-    """
-    by_name = {flag.name: flag for flag in known}
-    words: list[str] = []
-    given: list[str] = []
-    rest = list(arguments)
-    while rest:
-        if rest[0] == "--":
-            return words + rest[1:], given
-        if _is_word(rest[0]):
-            words.append(rest.pop(0))
-            continue
-        flag = by_name.get(rest[0].lstrip("-"))
-        size = 1 if flag is None or flag.kind.bare else 2
-        found = command_line.split(program, rest[:size], by_name)
-        given += [f"--{each.name}={text}" for each, text in found.texts]
-        rest = rest[size:]
-    return words, given
-
-
-def _is_word(text: str) -> bool:
-    """Whether a text is not a flag; places such as -1h are none, nor is - for standard input."""
-    return not text.startswith("-") or text == "-" or text[1:2].isdigit()
-
-
-def _page(program: str, name: str, verb: Verb, known: Sequence[Flag]) -> str:
+def _page(program: str, name: str, verb: Verb, about_flags: str) -> str:
     """Return a verb's help page."""
-    usage, _, rest = _flags_page(f"{program} {name} {verb.words}".rstrip(), known).partition("\n\n")
+    rest = about_flags.partition("\n\n")[2]
+    usage = f"usage: {f'{program} {name} {verb.words}'.rstrip()} [flags]"
     examples = "".join(f"  {program} {each}\n" for each in verb.examples)
     text = verb.about or f"{verb.text[0].upper()}{verb.text[1:]}."
     filled = import_module("textwrap").fill(text, PAGE_WIDTH)
@@ -140,9 +110,5 @@ def _overview(program: str, verbs: Mapping[str, Verb], common: type[Any]) -> str
     usages = {name: f"{name} {verb.words}".rstrip() for name, verb in verbs.items()}
     width = max(map(len, usages.values()))
     lines = "".join(f"  {usages[name].ljust(width)}  {verb.text}\n" for name, verb in verbs.items())
-    page = _flags_page(f"{program} VERB", [*flags.flags_of(common), HELP, VERSION])
+    page = flags.help_page(f"{program} VERB", [*flags_of(common), HELP, VERSION])
     return f"{page}\nverbs ({program} VERB --help has its flags and examples):\n{lines}\n"
-
-
-def _flags_page(usage: str, known: Sequence[Flag]) -> str:
-    return str(import_module("sparq.program.help_page").page(usage, known))

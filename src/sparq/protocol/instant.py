@@ -9,6 +9,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
+from sparq.options.units import UNITS, parse_duration
 from sparq.protocol.layout import INDEX_LIMIT
 
 INDEX_EPOCH_NS: Final = 1_735_689_600_000_000_000
@@ -35,6 +36,21 @@ def clock_index(wall_ns: int) -> int:
     if wall_ns >= CLOCK_END_NS:
         return 0
     return max(0, wall_ns - INDEX_EPOCH_NS) // INDEX_UNIT_NS
+
+
+def wall_ns_of(text: str, now_ns: int) -> int:
+    """Parse a time: ISO 8601, in UTC if it has no zone, or such as `-2h`, that long before now.
+
+    Raises:
+        ValueError, OverflowError: it is neither.
+    """
+    if text.startswith("-"):
+        return now_ns + parse_duration(text, UNITS)
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    # In whole numbers: `timestamp()` is a float, whose 53 bits are too few for nanoseconds.
+    return (moment - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
 def rfc3339(wall_ns: int) -> str:

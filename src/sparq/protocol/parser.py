@@ -14,10 +14,11 @@ import struct
 from collections.abc import Callable
 from typing import Final, NoReturn
 
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol import commands as c
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices, parse_raw_id
-from sparq.protocol.identify import STRICT_BODY_BYTES, IdentifyLimits
+from sparq.protocol.identify import STRICT_BODY_BYTES
 from sparq.protocol.layout import ID_SIZE
 from sparq.protocol.mpub import MpubProgress
 from sparq.protocol.names import is_valid_name, quote

@@ -14,15 +14,17 @@ The names that exist, their parsers and defaults, and the documentation in the d
 5. The secret appears in no error, log line, plan or progress.
 """
 
-import difflib
-import inspect
 import re
+import textwrap
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
 from sparq.client.arguments import RULE, parse_addresses, split_texts
 from sparq.client.layer_options import PLAIN, LayerOptions
+from sparq.options.mistakes import nearest
+from sparq.options.units import MILLISECOND, parse_size, parse_words
 from sparq.protocol.address import lookupd_url
 from sparq.protocol.names import is_ephemeral, is_valid_name, quote
 from sparq.spark.offsets import (
@@ -44,13 +46,6 @@ NAME_CHARACTERS_MAX: Final = 200
 NO_LIMIT: Final = 1 << 53
 """More messages than any log will hold; every JSON parser keeps this number exactly."""
 
-UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-UNITS_BYTES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-"""Units as Spark writes times and sizes: ``15m``, ``64m``."""
-
-NEAR: Final = 0.6
-"""Similarity above which an unknown name counts as a misspelling (difflib's ratio)."""
-
 
 class OptionError(ValueError):
     """An option is missing or wrong; the text names it."""
@@ -69,17 +64,15 @@ def _whole(low: int) -> Callable[[str], int]:
 
 
 def _milliseconds(text: str) -> int:
-    found = re.fullmatch(r"([0-9]+) ?(ms|s|m|min|h|d)?", text.lower())
-    if found is None:
-        raise ValueError(f"expected a time like 500ms, 30s, 15m or 2h, not {text!r}")
-    return int(found[1]) * UNITS_MS[found[2] or "ms"]
+    with suppress(ValueError):
+        return parse_words(text, "ms") // MILLISECOND
+    raise ValueError(f"expected a time like 500ms, 30s, 15m or 2h, not {text!r}")
 
 
 def _bytes(text: str) -> int:
-    found = re.fullmatch(r"([0-9]+) ?([kmgt]?)i?b?", text.lower())
-    if found is None or not int(found[1]):
-        raise ValueError(f"expected a size like 67108864, 512k, 64m or 1g, not {text!r}")
-    return int(found[1]) * UNITS_BYTES[found[2]]
+    with suppress(ValueError):
+        return parse_size(text)
+    raise ValueError(f"expected a size like 67108864, 512k, 64m or 1g, not {text!r}")
 
 
 def _truth(text: str) -> bool:
@@ -155,15 +148,13 @@ class Option(NamedTuple):
 
 def _layer_options() -> str:
     """TLS, compression and AUTH: names, defaults and texts are those of `LayerOptions`."""
-    about = inspect.cleandoc(LayerOptions.__doc__ or "")
-    texts = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", about, re.MULTILINE))
     kinds = {bool: "bool", int: "int from 1", str: "str"}
     parts = []
     for each in fields(LayerOptions):
         default = f", default {str(each.default).lower()}" if each.default != "" else ""
-        text = re.sub(r"\n *", "\n    ", texts.get(each.name, ""))
-        text = text[:1].upper() + text[1:]
-        parts.append(f"{each.name} : {kinds[type(each.default)]}{default}\n    {text}\n")
+        text = each.metadata["text"]
+        about = textwrap.indent(textwrap.fill(text[0].upper() + text[1:], 92), "    ")
+        parts.append(f"{each.name} : {kinds[type(each.default)]}{default}\n{about}\n")
     return "".join(parts)
 
 
@@ -296,11 +287,11 @@ def check_names(options: Mapping[str, str]) -> None:
         name = given.lower()
         if name in DECLARED or name in SPARK_OPTIONS or ("." in name and name not in KAFKA_OPTIONS):
             continue
-        near = difflib.get_close_matches(name, DECLARED, 1, NEAR)
+        near = nearest(name, DECLARED)
         if name in KAFKA_OPTIONS:
             hint = f"use {KAFKA_OPTIONS[name]} instead ({given} belongs to Spark's Kafka source)"
         elif near:
-            hint = f"did you mean {DECLARED[near[0]].name}?"
+            hint = f"did you mean {DECLARED[near].name}?"
         else:
             hint = f"valid options are {', '.join(option.name for option in DECLARED.values())}"
         raise OptionError(f"unknown option {given}: {hint}")

@@ -19,8 +19,8 @@ from sparq.cluster.fleet import Fleet
 from sparq.cluster.nodes import Node, given_node
 from sparq.cluster.rows import NodeStats
 from sparq.cluster.upstream import Upstream
+from sparq.options.units import SECOND
 from sparq.protocol.address import lookupd_url
-from sparq.protocol.durations import SECOND
 from sparq.tools.commands import ClusterHttpOptions, UsageError, read_secret
 from sparq.tools.common import check_addresses, check_positive
 

@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Final, TypeVar
 
+from sparq.options.declare import option
+from sparq.options.kinds import STRING
+from sparq.options.units import MINUTE, SECOND
 from sparq.program import flags
-from sparq.program.flag_types import LEVEL, STRING
+from sparq.program.logging import LEVEL
 from sparq.program.stdout import version_line
-from sparq.protocol.durations import MINUTE, SECOND
-from sparq.protocol.option import option
 
 T = TypeVar("T")
 

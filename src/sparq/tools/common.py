@@ -25,10 +25,10 @@ from sparq.client.config import Config
 from sparq.client.consumer import Consumer, Handler
 from sparq.client.errors import ConnectionLostError, WrongPeerError
 from sparq.client.producer import Producer
+from sparq.options.units import SECOND
 from sparq.program.early_signals import default_action
 from sparq.program.logging import set_up
 from sparq.protocol.address import lookupd_url
-from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.commands import (

@@ -56,7 +56,7 @@ from datetime import datetime
 from itertools import accumulate
 from typing import Final
 
-from sparq.protocol.durations import SECOND, format_duration
+from sparq.options.units import SECOND, format_duration
 from sparq.tools.commands import NsqToFileOptions
 
 log = logging.getLogger(__name__)

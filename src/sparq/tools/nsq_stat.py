@@ -16,8 +16,8 @@ from functools import partial
 from typing import Final
 
 from sparq.cluster.rows import ChannelRow, tables
+from sparq.options.units import SECOND
 from sparq.protocol.address import parse_address
-from sparq.protocol.durations import SECOND
 from sparq.tools.cluster import ANYWHERE, ClusterPoller, fleet_of
 from sparq.tools.commands import NsqStatOptions as Options
 from sparq.tools.commands import ToolError, UsageError

@@ -39,8 +39,8 @@ import aiohttp
 from sparq.client.lookup import NsqlookupdClient
 from sparq.client.pool import background
 from sparq.client.subscription import Batch
+from sparq.options.units import SECOND
 from sparq.program.logging import set_up
-from sparq.protocol.durations import SECOND
 from sparq.protocol.lookup import names, question, shown
 from sparq.protocol.names import quote
 from sparq.protocol.patterns import Pattern, PatternError

@@ -44,9 +44,9 @@ from yarl import URL
 
 from sparq.client.lookup import http_reason
 from sparq.client.message import Message
+from sparq.options.units import SECOND
 from sparq.program.logging import LEVELS, set_up
 from sparq.program.stdout import sparq_version
-from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.tools import common
 from sparq.tools.commands import CONTENT_TYPE, UsageError

@@ -29,7 +29,7 @@ from typing import Any, Final
 from sparq.client.consumer import Consumer
 from sparq.client.message import Message
 from sparq.client.subscription import Batch
-from sparq.program.mistakes import suggestion
+from sparq.options.mistakes import suggestion
 from sparq.tools import common
 from sparq.tools.commands import MODES, UsageError
 

@@ -32,7 +32,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from sparq.protocol.durations import SECOND
+from sparq.options.units import SECOND
 from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.cluster import ANYWHERE, ClusterPoller, fleet_of
 from sparq.tools.commands import IN_ENVIRONMENT, ToolError, UsageError, with_environment

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from sparq.program.mistakes import suggestion
+from sparq.options.mistakes import suggestion
 from sparq.protocol.names import one_line
 
 if TYPE_CHECKING:

@@ -23,8 +23,9 @@ import ssl
 from collections.abc import Mapping
 from typing import Final
 
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol.compression import Deflate, Snappy
-from sparq.protocol.identify import Granted, IdentifyLimits
+from sparq.protocol.identify import Granted
 from sparq.protocol.parser import CommandParser
 from sparq.wire.layers import Layers, Tls
 

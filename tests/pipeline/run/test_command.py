@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from sparq import cli
+from sparq.options.mistakes import Mistake
 from sparq.pipeline.run import command
 from sparq.pipeline.run.command import PipelineRun
-from sparq.program.mistakes import Mistake
 
 
 class Cluster:

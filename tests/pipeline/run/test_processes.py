@@ -11,9 +11,9 @@ import urllib.request
 import pytest
 
 from sparq.cli import main
+from sparq.options.mistakes import Mistake
 from sparq.pipeline.run.processes import App, LocalCluster, free_port
 from sparq.pipeline.run.publishing import publish
-from sparq.program.mistakes import Mistake
 from tests.support.waiting import wait_for
 
 

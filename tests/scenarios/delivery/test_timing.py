@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol import commands
-from sparq.protocol.identify import IdentifyLimits
 from tests.broker.harness import BrokerHarness
 
 

@@ -18,7 +18,8 @@ import pytest
 from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqlookupd.options import NsqlookupdOptions
-from sparq.program.flags import flags_of, parse
+from sparq.options.declare import flags_of
+from sparq.program.flags import parse
 from sparq.protocol.commands import pub
 from tests.support import strace
 from tests.support.options import value

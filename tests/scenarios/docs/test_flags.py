@@ -14,7 +14,8 @@ import pytest
 
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqlookupd.options import NsqlookupdOptions
-from sparq.program.flags import flags_of, parse
+from sparq.options.declare import flags_of
+from sparq.program.flags import parse
 from tests.scenarios.docs import pages
 
 FLAG = re.compile(r"--([a-z][a-z0-9-]+)")

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from cramjam import snappy
 
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol import commands
 from sparq.protocol.commands import COMMANDS, BodyKind, mpub, pub, sub
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.identify import IdentifyLimits
 from sparq.protocol.parser import CommandParser, LineTooLong
 from tests.scenarios.security.attackers import (
     SECONDS,

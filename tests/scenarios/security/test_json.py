@@ -17,9 +17,10 @@ from sparq.migration import queues
 from sparq.nsqd.config import read_addresses
 from sparq.nsqd.lookup_peers import channels_of
 from sparq.nsqlookupd.tcp import ClientError, read_producer
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol import lookup
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.identify import STRICT_BODY_BYTES, STRICT_DEPTH, IdentifyLimits, negotiate
+from sparq.protocol.identify import STRICT_BODY_BYTES, STRICT_DEPTH, negotiate
 from sparq.protocol.instant import Instant
 from sparq.protocol.parser import CommandParser
 from sparq.testing import MemoryDisk

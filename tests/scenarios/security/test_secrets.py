@@ -15,7 +15,7 @@ import pytest
 
 from sparq.daemon.access import tokens
 from sparq.nsqd.options import NsqdOptions
-from sparq.program.flags import flags_of
+from sparq.options.declare import flags_of
 from sparq.protocol import commands as c
 from tests.scenarios.security.peers import FakeAuthd, FakeLookupd
 from tests.support import servers

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol import commands
 from sparq.protocol.commands import COMMANDS, fin, identify, mpub, pub, rdy, req, sub, touch
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.identify import IdentifyLimits
 from sparq.protocol.parser import CommandParser
 from sparq.protocol.receiver import decode_message
 from tests.nsqd.daemon import connected, start, stop

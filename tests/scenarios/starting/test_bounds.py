@@ -7,7 +7,8 @@ import pytest
 from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqlookupd.options import NsqlookupdOptions
-from sparq.program.flags import flags_of, parse
+from sparq.options.declare import flags_of
+from sparq.program.flags import parse
 
 PROGRAMS = {"nsqd": NsqdOptions, "nsqlookupd": NsqlookupdOptions, "nsqadmin": NsqadminOptions}
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from sparq.nsqd.options import NsqdOptions
-from sparq.program.flags import flags_of
+from sparq.options.declare import flags_of
 from tests.scenarios.starting.effects import known, limits, listeners, statsd, storage, strict, wire
 from tests.support import log_flags
 from tests.support.flag_rows import FlagDaemons, Row, assert_keys_are_right, each_row, flag_daemons

@@ -14,7 +14,7 @@ import pytest
 
 from sparq.daemon.access import tokens
 from sparq.nsqlookupd.options import NsqlookupdOptions
-from sparq.program.flags import flags_of
+from sparq.options.declare import flags_of
 from tests.support.flag_rows import (
     FlagDaemons,
     FlagServer,

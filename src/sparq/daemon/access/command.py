@@ -19,10 +19,12 @@ from typing import Final
 from sparq.daemon.access import tokens
 from sparq.daemon.access.token_file import TokenFile, TokenLine
 from sparq.daemon.access.tokens import ADMINS_FORM, ANYBODY, FORM, NO_HASH, Form
-from sparq.program import mistakes, verbs
+from sparq.options.declare import option
+from sparq.options.mistakes import shown
+from sparq.program import verbs
+from sparq.program.flags import end
 from sparq.program.stdout import write_stdout
 from sparq.program.verbs import ParsedCommand, Verb
-from sparq.protocol.option import option
 
 PROGRAM: Final = "sparq token"
 FOOT: Final = "docs/access.md describes the roles.\n"
@@ -99,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _refusal(request: ParsedCommand, sentence: str) -> SystemExit:
-    return mistakes.end(f"{PROGRAM} {request.verb}", sentence, is_daemon=False)
+    return end(f"{PROGRAM} {request.verb}", sentence, is_daemon=False)
 
 
 def _make(request: ParsedCommand, form: Form) -> int:
@@ -146,7 +148,7 @@ def _remove(request: ParsedCommand, form: Form) -> int:
         found = [one for one in file.tokens if wanted == one.name or one.is_id(wanted)]
         if not found:
             names = ", ".join(dict.fromkeys(one.name for one in file.tokens)) or "none"
-            raise ValueError(f"no token {mistakes.shown(wanted)} in {path}: it has {names}")
+            raise ValueError(f"no token {shown(wanted)} in {path}: it has {names}")
         if len(found) > 1:
             raise ValueError(f"{len(found)} tokens {wanted}: use the id of one ({_ids(found)})")
         at = found[0].number

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from sparq.demo.generator import Day
 from sparq.demo.scores import Labels
+from sparq.options.mistakes import Mistake
 from sparq.pipeline import folders
 from sparq.pipeline.command import parse, values_of
 from sparq.pipeline.folders import write_json
@@ -27,7 +28,6 @@ from sparq.pipeline.run.processes import App, LocalCluster, free_port
 from sparq.pipeline.run.publishing import PublishProgress, publish, read_lines
 from sparq.pipeline.settings import METRICS_ADDRESS, QUERIES
 from sparq.pipeline.storage import TablePlace
-from sparq.program.mistakes import Mistake
 from sparq.program.supervised import HOST
 
 RUN_FLAGS = (

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from sparq.client.range_reader import RangeReader
+from sparq.options.mistakes import Mistake
 from sparq.pipeline.folders import read_json
-from sparq.program.mistakes import Mistake
 from sparq.program.supervised import HOST, SupervisedDaemon, SupervisedProcess
 
 LOOKUPD_PORTS = (4161, 4160)

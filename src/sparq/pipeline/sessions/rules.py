@@ -16,9 +16,9 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
+from sparq.options.mistakes import Mistake, suggestion
 from sparq.pipeline.enrich import KINDS
 from sparq.pipeline.expressions import checked, typed
-from sparq.program.mistakes import Mistake, suggestion
 
 SHIPPED = Path(__file__).with_name("rules.toml")
 KIND = pl.Enum(KINDS)

@@ -30,7 +30,7 @@ from sparq.cluster.figures import seek_result
 from sparq.cluster.fleet import Fleet, UnknownNode
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
-from sparq.protocol.durations import SECOND
+from sparq.options.units import SECOND
 from sparq.tools.admin.job import (
     Job,
     Survey,

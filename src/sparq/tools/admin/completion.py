@@ -18,12 +18,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from sparq.program.flag_types import BOOL
-from sparq.program.flags import HELP, flags_of
-from sparq.program.mistakes import Mistake
+from sparq.options.declare import Flag, flags_of
+from sparq.options.kinds import BOOL
+from sparq.options.mistakes import Mistake
+from sparq.options.units import SECOND
+from sparq.program.flags import HELP, split
 from sparq.program.stdout import write_stdout
-from sparq.program.verbs import separated
-from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_valid_name
 from sparq.tools.admin.job import Job
 from sparq.tools.admin.verbs import PROGRAM, VERBS, AdminOptions
@@ -205,7 +205,8 @@ async def _of_admin(words: Sequence[str]) -> list[str]:
             return [f"--{name}={one}" for one in _beginning(VALUES.get(name, ()), value)]
         flags = [f"--{flag.name}" + ("" if flag.kind is BOOL else "=") for flag in known]
         return _beginning(flags, f"--{name}")
-    given, flag_words = separated(f"{PROGRAM} {verb}", before[1:], known)
+    by_name = {flag.name: flag for flag in known}
+    texts, given = split(f"{PROGRAM} {verb}", before[1:], by_name, takes_words=True)
     kinds = VERBS[verb].words.replace("[", "").replace("]", "").lower().split()
     kinds = KINDS.get(verb, kinds)
     if len(given) >= len(kinds) or (verb == "policies" and given and given[0] != SHOW):
@@ -214,7 +215,7 @@ async def _of_admin(words: Sequence[str]) -> list[str]:
     if kind not in ("topic", "channel", "node"):
         return _beginning(FEW.get(kind, ()), last)
     async with asyncio.timeout(SECONDS_MAX):
-        names = await _names(flag_words, kind, given[-1] if given else "")
+        names = await _names(texts, kind, given[-1] if given else "")
     return _beginning(names, last)
 
 
@@ -222,13 +223,12 @@ def _beginning(names: Iterable[str], text: str) -> list[str]:
     return [name for name in names if name.startswith(text)]
 
 
-async def _names(flag_words: Sequence[str], kind: str, topic: str) -> list[str]:
+async def _names(texts: Sequence[tuple[Flag, str]], kind: str, topic: str) -> list[str]:
     """Return the topics, a topic's channels, or the nsqds."""
     # Only the flags that name the cluster count.
     given: dict[str, tuple[str, ...]] = {}
-    for word in flag_words:
-        name, _, value = word.removeprefix("--").partition("=")
-        given[name] = (*given.get(name, ()), value)
+    for flag, text in texts:
+        given[flag.name] = (*given.get(flag.name, ()), text)
     lookupds = given.get("lookupd-http-address", ())
     options = with_environment(
         AdminOptions(

@@ -27,8 +27,8 @@ from sparq.cluster.actions import IS_BACK
 from sparq.cluster.figures import ChannelFigures, TopicFigures
 from sparq.cluster.fleet import Fleet, Gathered
 from sparq.cluster.nodes import Node
-from sparq.program.flags import flags_of
-from sparq.program.mistakes import suggestion
+from sparq.options.declare import flags_of
+from sparq.options.mistakes import suggestion
 from sparq.program.verbs import ParsedCommand
 from sparq.protocol.names import is_valid_name, one_line, quote
 from sparq.tools.admin.verbs import PROGRAM

@@ -19,7 +19,7 @@ from yarl import URL
 from sparq.cluster.figures import NsqdFigures
 from sparq.cluster.rows import ChannelRow, NodeStats, TopicRow, tables
 from sparq.cluster.upstream import UpstreamError
-from sparq.program.mistakes import suggestion
+from sparq.options.mistakes import suggestion
 from sparq.protocol.address import lookupd_url
 from sparq.protocol.names import quote
 from sparq.tools.admin.job import Job, in_words, known, producers_of

@@ -26,9 +26,9 @@ from sparq.cluster.figures import ChannelFigures, TopicFigures
 from sparq.cluster.fleet import UnknownNode
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
+from sparq.options.units import SECOND
 from sparq.protocol.address import Address
 from sparq.protocol.dead_letters import is_dead_letter_topic
-from sparq.protocol.durations import SECOND
 from sparq.protocol.envelope import seal
 from sparq.protocol.names import is_ephemeral, is_valid_name, quote
 from sparq.tools.admin.job import Job, in_words

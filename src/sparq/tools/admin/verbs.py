@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sparq.options.declare import option
+from sparq.options.kinds import choice
+from sparq.options.units import SECOND
 from sparq.program import verbs
-from sparq.program.flag_types import choice
 from sparq.program.verbs import MANY, Verb
-from sparq.protocol.durations import SECOND
-from sparq.protocol.option import option
 from sparq.tools.commands import (
     CLIENT_HELP,
     CLIENT_OPTION,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparq.nsqd.options import NsqdOptions
-from sparq.program.flags import flags_of
+from sparq.options.declare import flags_of
 from tests.support.flag_rows import FlagServer, Row
 from tests.support.v2_client import V2Client
 

@@ -1,16 +1,20 @@
-"""Durations are parsed and formatted as in Go."""
+"""Durations are parsed and formatted as in Go; Spark's words and sizes are parsed."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.protocol.durations import (
+from sparq.options.units import (
+    DAY,
     HOUR,
     MILLISECOND,
     MINUTE,
     SECOND,
+    UNITS,
     format_duration,
     parse_duration,
+    parse_size,
+    parse_words,
 )
 
 
@@ -80,3 +84,38 @@ def test_durations_are_printed_as_go_prints_them(nanoseconds: int, text: str) ->
 def test_a_formatted_duration_is_parsed_as_the_same_number(nanoseconds: int) -> None:
     """A formatted duration is parsed as the same number, over the whole 64-bit range."""
     assert parse_duration(format_duration(nanoseconds)) == nanoseconds
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [
+        ("5", 5 * MILLISECOND),
+        ("1 minute 30 seconds", 90 * SECOND),
+        ("15min", 15 * MINUTE),
+        (" 250 Milliseconds ", 250 * MILLISECOND),
+        ("2 d", 2 * DAY),
+        ("1.5h", 90 * MINUTE),
+    ],
+)
+def test_durations_may_be_words(text: str, nanoseconds: int) -> None:
+    """Spark's words and units are accepted; a bare number has the unit that the caller names."""
+    assert parse_words(text, "ms") == nanoseconds
+
+
+@pytest.mark.parametrize("text", ["", "-1s", "soon", "5 parsecs", "1 second later", "1 s s"])
+def test_other_words_are_refused(text: str) -> None:
+    """Other words and negative durations are refused; Go's parser knows no days."""
+    with pytest.raises(ValueError, match="invalid duration"):
+        parse_words(text, "s")
+    with pytest.raises(ValueError, match="invalid duration"):
+        parse_duration("1d")
+    assert parse_duration("-1d2h", UNITS) == -26 * HOUR
+
+
+def test_sizes_have_binary_units() -> None:
+    """A size is a number above 0 with a unit or without."""
+    for text, size in (("7", 7), ("512k", 512 << 10), ("64 MiB", 64 << 20), ("1G", 1 << 30)):
+        assert parse_size(text) == size
+    for text in ("0", "", "1.5g", "k", "-1m"):
+        with pytest.raises(ValueError, match="invalid size"):
+            parse_size(text)

@@ -1,10 +1,10 @@
-"""Messages about mistakes: suggestions, quoting, and exit."""
+"""Sentences about mistakes: suggestions and quoting."""
 
 from __future__ import annotations
 
 import pytest
 
-from sparq.program.mistakes import end, nearest, one_of, quoted, shown, suggestion, warn
+from sparq.options.mistakes import nearest, one_of, quoted, shown, suggestion
 
 KNOWN = ("msg-timeout", "max-msg-size", "tcp-address")
 
@@ -47,19 +47,3 @@ def test_choices_are_listed() -> None:
     assert "a" == one_of(["a"])
     assert "a or b" == one_of(["", "a", "b"])
     assert "a, b or c" == one_of(["a", "b", "c"])
-
-
-def test_a_daemon_ends_with_a_log_line_and_a_tool_with_its_name(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """A daemon ends with a FATAL log line, a tool with its name; both with status 1."""
-    assert 1 == end("nsqd", "it is wrong", is_daemon=True).code
-    assert 1 == end("to_nsq", "it is wrong", is_daemon=False).code
-    warn("nsqd", "it is odd")
-
-    first, second, third = capsys.readouterr().err.splitlines()
-    assert first.startswith("[nsqd] ")
-    assert first.endswith(" FATAL: it is wrong")
-    assert "to_nsq: it is wrong" == second
-    assert third.startswith("[nsqd] ")
-    assert third.endswith(" WARNING: it is odd")

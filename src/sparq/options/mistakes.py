@@ -1,28 +1,20 @@
-"""Mistakes in a command line or a configuration file: one sentence each, and exit status 1.
+"""What a sentence about a mistake is made of: values as the user wrote them, and suggestions.
 
-1. A sentence names the flag, the file's key or the word as the user wrote it, and says what to
-   write instead; if a known word is close, it suggests that word.
-2. Only `--help` prints the help page: a page of flags would hide the sentence.
-3. A daemon writes the sentence as a FATAL log line, where its operator looks; a tool writes it
-   after its own name.
-4. Secrets are not repeated: a flag that holds one is named without its value.
+A sentence names the flag, the file's key or the word, and says what to write instead; if a known
+word is close, it suggests that word. Secrets are not repeated.
 """
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Iterable
 from importlib import import_module
-
-from sparq.program.logging import line
 
 CLOSENESS_MIN = 0.6
 """How similar two words must be, from 0 to 1, to suggest one for the other (difflib's default)."""
 
 
 class Mistake(Exception):
-    """The command line asks for something the program cannot do; the text is one sentence."""
+    """The user asks for something that is not possible; the text is one sentence."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -57,17 +49,3 @@ def one_of(choices: Iterable[str]) -> str:
     """Return `a, b or c`; the empty text is left out because it means "none"."""
     words = [choice for choice in choices if choice]
     return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
-
-
-def end(program: str, sentence: str, *, is_daemon: bool) -> SystemExit:
-    """Write the sentence to stderr; return the exception that ends the program with status 1."""
-    if is_daemon:
-        sys.stderr.write(f"{line(f'[{program}] ', logging.CRITICAL, sentence)}\n")
-    else:
-        sys.stderr.write(f"{program}: {sentence}\n")
-    return SystemExit(1)
-
-
-def warn(program: str, sentence: str) -> None:
-    """Write the sentence to stderr as a log line; the daemon starts in spite of the mistake."""
-    sys.stderr.write(f"{line(f'[{program}] ', logging.WARNING, sentence)}\n")

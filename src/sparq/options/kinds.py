@@ -1,7 +1,7 @@
-"""Flags and their types: how a value is read from a command line and from a TOML file.
+"""Types of options: how a value is read from a command line, from a TOML file and from code.
 
-1. `parse` reads text that a user typed, `coerce` a value from a TOML file; both raise ValueError
-   with the reason. Only `coerce` accepts a bare number as a duration: milliseconds.
+1. `parse` reads text that a user typed, `coerce` a value from a file or from code; both raise
+   ValueError with the reason. Only `coerce` accepts a bare number as a duration: milliseconds.
 2. `check` rejects values that NSQ would accept but that are not valid here. Its ValueError says
    what to write instead, as the end of a sentence that begins with the value.
 3. A flag whose kind has `bare` may be given without a value; its value is then `bare`.
@@ -16,35 +16,56 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable
-from operator import attrgetter
 from typing import Any, NamedTuple
 
-from sparq.program.logging import LEVELS, level_name, parse_level
-from sparq.program.mistakes import one_of, quoted, suggestion
-from sparq.protocol.durations import MILLISECOND, format_duration, parse_duration
-from sparq.protocol.names import bare_host
+from sparq.options.mistakes import one_of, quoted, suggestion
+from sparq.options.units import MILLISECOND, format_duration, parse_duration
 
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE = ("0", "f", "F", "false", "FALSE", "False")
 PORT_MAX = 65_535
 _INT64 = range(-(1 << 63), 1 << 63)
+ANY = (object, bool)
+"""For `types`: every type, also booleans."""
 
 
 def _anything(_value: Any) -> None:
     """Accept any value of the right type."""
 
 
-class FlagType(NamedTuple):
-    """How to read, check and show one type of option."""
+def _same(value: Any) -> Any:
+    return value
+
+
+class Kind(NamedTuple):
+    """How to read, check and show one type of option.
+
+    Attributes:
+        name: its name on a help page.
+        go_name: Go's name for it, in messages about a value of another type.
+        types: types in TOML and Python that are accepted besides text; `read` converts these. A
+            boolean counts as a number only if it is named.
+    """
 
     name: str
     parse: Callable[[str], Any]
-    coerce: Callable[[Any], Any]
-    show: Callable[[Any], str]
+    show: Callable[[Any], str] = str
+    go_name: str = "string"
+    types: tuple[type, ...] = ()
+    read: Callable[[Any], Any] = _same
     bare: str = ""
     gather: Callable[[Iterable[Any]], tuple[Any, ...]] = tuple
     check: Callable[[Any], object] = _anything
     unit: int = 1
+    is_parsed_by_nsq: bool = False
+
+    def coerce(self, value: Any) -> Any:
+        """Read a value from a TOML file or from Python code. ValueError: it has another type."""
+        if isinstance(value, str):
+            return self.parse(value)
+        if isinstance(value, self.types) and (bool in self.types or not isinstance(value, bool)):
+            return self.read(value)
+        raise ValueError(f"invalid {self.go_name} value type {type(value).__name__}")
 
     def given(self, held: Any) -> Any:
         """Convert a field's value to the value that a user gives."""
@@ -53,6 +74,11 @@ class FlagType(NamedTuple):
     def held(self, given: Any) -> Any:
         """Convert a value that a user gives to the field's value."""
         return given if self.unit == 1 else given // self.unit
+
+    @property
+    def is_pairs(self) -> bool:
+        """Whether its values are pairs, which are tables in a file and may be secret."""
+        return self.gather is _by_key
 
 
 def _parse_bool(text: str) -> bool:
@@ -83,35 +109,6 @@ def _parse_duration(text: str) -> int:
         if re.fullmatch(r"[0-9]{1,18}", text):
             raise ValueError(f"write a unit: {text}s or {text}ms") from None
         raise ValueError("write a duration with its unit, such as 60s, 300ms or 1.5h") from None
-
-
-def _coerced(
-    kind: str, parse: Callable[[str], Any], *types: type, read: Callable[[Any], Any] | None = None
-) -> Callable[[Any], Any]:
-    """Return a function that reads a TOML value: a string with `parse`, or a value of `types`.
-
-    Args:
-        kind: Go's name for the type.
-        parse: reads a string.
-        types: TOML types that are also accepted; a boolean does not count as a number.
-        read: converts a value of `types`; None: the value is used as it is.
-    """
-
-    def coerce(value: Any) -> Any:
-        if isinstance(value, str):
-            return parse(value)
-        if isinstance(value, types) and (bool in types or not isinstance(value, bool)):
-            return value if read is None else read(value)
-        raise ValueError(f"invalid {kind} value type {type(value).__name__}")
-
-    return coerce
-
-
-def _parse_level(text: str) -> int:
-    try:
-        return parse_level(text)
-    except ValueError as error:
-        raise ValueError(f"{error}{suggestion(text.lower(), LEVELS)}") from None
 
 
 def _parse_float(text: str) -> float:
@@ -146,10 +143,6 @@ def _parse_tls_required(text: str) -> str:
         raise ValueError("write true, false or tcp-https") from None
 
 
-def _coerce_tls_required(value: Any) -> str:
-    return _parse_tls_required(str(value).lower() if isinstance(value, bool) else str(value))
-
-
 TLS_VERSION_DEFAULT = "tls1.2"
 TLS_VERSIONS = ("tls1.0", "tls1.1", "tls1.2", "tls1.3")
 
@@ -168,7 +161,7 @@ def _show_string(value: str) -> str:
     return quoted(value) if value else ""
 
 
-def choice(*words: str, name: str = "string") -> FlagType:
+def choice(*words: str, name: str = "string") -> Kind:
     """Return the kind of a string that must be one of these words, which may include ""."""
 
     def check(value: str) -> None:
@@ -207,48 +200,72 @@ def _is_port(text: str) -> bool:
     return text.isascii() and text.isdigit() and int(text.lstrip("0")[:6] or "0") <= PORT_MAX
 
 
-STRING = FlagType("string", str, _coerced("string", str), _show_string)
-BOOL = FlagType(
-    *("bool", _parse_bool, _coerced("bool", _parse_bool, bool)),
-    lambda value: "true" if value else "",
-    bare="true",
+STRING = Kind("string", str, _show_string)
+BOOL = Kind(
+    *("bool", _parse_bool, lambda value: "true" if value else "", "bool", (bool,)), bare="true"
 )
-HOST = STRING._replace(parse=bare_host, coerce=_coerced("string", bare_host))
-"""A host name or an IP address, an IPv6 one with or without brackets."""
 LISTEN = STRING._replace(check=_check_listen)
 """An address to listen on: `host:port`, or the path of a unix socket."""
 PEER = STRING._replace(check=_check_peer)
 """The `host:port` of another program."""
-INT = FlagType("int", _parse_int, _coerced("int", _parse_int, int), str)
-FLOAT = FlagType(
-    "float",
-    _parse_float,
-    _coerced("float64", _parse_float, int, float, read=lambda value: _parse_float(str(value))),
-    lambda value: f"{value:g}",
+INT = Kind("int", _parse_int, str, "int", (int,))
+FLOAT = Kind(
+    *("float", _parse_float, lambda value: f"{value:g}", "float64", (int, float)),
+    read=lambda value: _parse_float(str(value)),
 )
-DURATION = FlagType(
-    "duration",
-    _parse_duration,
-    _coerced("duration", parse_duration, int, read=lambda value: value * MILLISECOND),
-    format_duration,
+DURATION = Kind(
+    *("duration", _parse_duration, format_duration, "duration", (int,)),
+    read=lambda value: value * MILLISECOND,
 )
-LEVEL = FlagType(
-    *("level", _parse_level, lambda value: parse_level(str(value))),
-    lambda value: f'"{level_name(value)}"',
-)
-FLOATS = FlagType(
-    "float,...",
-    _parse_floats,
-    _coerced("float", _parse_floats, int, float, read=lambda value: [float(value)]),
-    str,
+FLOATS = Kind(
+    *("float,...", _parse_floats, str, "float", (int, float)),
+    read=lambda value: [float(value)],
     gather=_descending,
 )
-TLS_REQUIRED = FlagType(
-    "true|false|tcp-https", _parse_tls_required, _coerce_tls_required, str, "true"
+TLS_REQUIRED = Kind(
+    *("true|false|tcp-https", _parse_tls_required, str, "string", ANY),
+    read=lambda value: _parse_tls_required(str(value).lower()),
+    bare="true",
+    is_parsed_by_nsq=True,
 )
-TLS_VERSION = FlagType(
-    "version", _parse_tls_version, lambda value: _parse_tls_version(str(value)), str
+TLS_VERSION = Kind(
+    *("version", _parse_tls_version, str, "string", ANY),
+    read=lambda value: _parse_tls_version(str(value)),
+    is_parsed_by_nsq=True,
 )
+
+
+def texts(name: str, is_right: Callable[[str], object], reason: str) -> Kind:
+    """Return the kind of texts for which `is_right` is true; `reason` is why others are not."""
+
+    def check(text: str) -> None:
+        if not is_right(text):
+            raise ValueError(reason)
+
+    return STRING._replace(name=name, check=check)
+
+
+def pairs(name: str, check: Callable[[str, str], object] = lambda *_: None) -> Kind:
+    """Return the kind of pairs, each a text KEY=VALUE or a tuple; the last of a key counts."""
+
+    def checked(pair: tuple[str, str]) -> tuple[str, str]:
+        key, value = pair[0].strip(), pair[1]
+        check(key, value)
+        return key, value
+
+    def parse(text: str) -> tuple[str, str]:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError("write KEY=VALUE")
+        return checked((key, value))
+
+    return Kind(name, parse, types=(tuple,), read=checked, gather=_by_key)
+
+
+def _by_key(found: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    return tuple(dict(found).items())
+
+
 _MILLISECONDS = DURATION._replace(unit=MILLISECOND)
 _BY_TYPE = {
     "bool": BOOL,
@@ -261,35 +278,10 @@ _BY_TYPE = {
 }
 
 
-def kind_of(field: dataclasses.Field[Any]) -> FlagType:
-    """Return the kind of a field that is declared without one; see `protocol.option`."""
+def kind_of(field: dataclasses.Field[Any]) -> Kind:
+    """Return the kind of a field that is declared without one; see `declare`."""
     if field.name.endswith("_ns"):
         return DURATION
     if field.name.endswith("_ms"):
         return _MILLISECONDS
     return _BY_TYPE[field.type if isinstance(field.type, str) else field.type.__name__]
-
-
-class Flag(NamedTuple):
-    """One flag with its values as a user gives them: durations are in nanoseconds.
-
-    Attributes:
-        field: the field it sets; "tls.cert" is field "cert" of the dataclass in field "tls".
-        most: the largest value, or the name of the field that holds it.
-        live: see `protocol.option`.
-    """
-
-    name: str
-    field: str
-    key: str
-    kind: FlagType
-    repeated: bool
-    help: str
-    default: Any
-    least: int | float | None = None
-    most: int | float | str | None = None
-    live: str = ""
-
-    def value(self, options: object) -> Any:
-        """Return the flag's value in these options."""
-        return self.kind.given(attrgetter(self.field)(options))

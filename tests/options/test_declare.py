@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from sparq.protocol.option import option
+from sparq.options.declare import option
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.program.flag_types import (
+from sparq.options.kinds import (
     FLOAT,
     FLOATS,
     LISTEN,
@@ -17,7 +17,7 @@ from sparq.program.flag_types import (
     TLS_REQUIRED,
     TLS_VERSION,
     TLS_VERSIONS,
-    FlagType,
+    Kind,
 )
 
 
@@ -39,7 +39,7 @@ from sparq.program.flag_types import (
     ],
 )
 def test_nsqs_spellings_are_accepted_on_a_command_line(
-    kind: FlagType, text: str, value: object
+    kind: Kind, text: str, value: object
 ) -> None:
     """NSQ's spellings are accepted in any case; an empty TLS version means tls1.2."""
     assert kind.parse(text) == value
@@ -62,7 +62,7 @@ def test_nsqs_spellings_are_accepted_on_a_command_line(
     ],
 )
 def test_toml_types_and_texts_are_accepted_in_a_file(
-    kind: FlagType, given: object, value: object
+    kind: Kind, given: object, value: object
 ) -> None:
     """A file may have TOML's own types or texts."""
     assert kind.coerce(given) == value
@@ -84,7 +84,7 @@ def test_toml_types_and_texts_are_accepted_in_a_file(
         (TLS_VERSION, "1.2", "tls version must be one of tls1.0, tls1.1, tls1.2, tls1.3"),
     ],
 )
-def test_other_texts_are_refused(kind: FlagType, text: str, reason: str) -> None:
+def test_other_texts_are_refused(kind: Kind, text: str, reason: str) -> None:
     """Other texts raise ValueError, on a command line and in a file."""
     for read in (kind.parse, kind.coerce):
         with pytest.raises(ValueError, match=reason):
@@ -102,7 +102,7 @@ def test_other_texts_are_refused(kind: FlagType, text: str, reason: str) -> None
         (TLS_VERSION, 1.2),
     ],
 )
-def test_other_types_in_a_file_are_refused(kind: FlagType, given: object) -> None:
+def test_other_types_in_a_file_are_refused(kind: Kind, given: object) -> None:
     """A TOML value of another type raises ValueError."""
     with pytest.raises(ValueError, match=r"."):
         kind.coerce(given)
@@ -133,7 +133,7 @@ def test_any_text_is_parsed_or_raises_value_error(text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [LISTEN, PEER])
-def test_leading_zeros_do_not_hide_an_invalid_port(kind: FlagType) -> None:
+def test_leading_zeros_do_not_hide_an_invalid_port(kind: Kind) -> None:
     """A port may have leading zeros; without them it is at most 65,535."""
     kind.check("host:0000065535")
     kind.check("host:" + "0" * 5000)
