@@ -21,9 +21,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.tools import files as output_module
+from sparq.tools import nsq_to_file as output_module
 from sparq.tools.commands import NsqToFileOptions as Options
-from sparq.tools.files import (
+from sparq.tools.nsq_to_file import (
     FilenameError,
     Folder,
     Template,

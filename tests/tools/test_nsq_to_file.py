@@ -72,7 +72,7 @@ def topic_finder(*lookupds: str, pattern: str = "", opts: tuple[str, ...] = ()) 
     options = commands.NsqToFileOptions(
         lookupd_http_addresses=lookupds, consumer_opt=opts, **minute
     )
-    return TopicFinder(options, Pattern(pattern))
+    return TopicFinder(options, Pattern(pattern).search)
 
 
 async def test_answers_are_merged_matched_and_sorted() -> None:

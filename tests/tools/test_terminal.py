@@ -16,7 +16,8 @@ import pytest
 
 from sparq.program.logging import set_up
 from sparq.tools.commands import ToolError
-from sparq.tools.terminal import CLEAR, Input, PipeOutput, keys_in, progress_shown
+from sparq.tools.common import CLEAR, progress_shown
+from sparq.tools.terminal import Input, PipeOutput, keys_in
 from tests.support.waiting import stays, until
 
 Ends = tuple[int, int]

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import Any, Final, TypeVar
 
@@ -307,7 +308,8 @@ def parse(options_class: type[T], program: str, arguments: Sequence[str] | None)
         SystemExit: 0 after ``--help`` and ``--version``, 1 for a mistake.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    return flags.parse(options_class, program, version_line(program), words, takes_file=False)
+    version = partial(version_line, program)
+    return flags.parse(options_class, program, version, words, takes_file=False)
 
 
 def texts_of(given: Iterable[str]) -> dict[str, str]:

@@ -6,6 +6,8 @@
 2. The first signal ends a tool in order: messages in flight are finished or requeued. A second
    signal, half a second later or more, kills it.
    SIGHUP, sent when a terminal is closed, counts as such a signal; under `nohup` it is ignored.
+3. The progress line is rewritten in place, only where stderr is a terminal. Log lines appear above
+   it: the line is erased before each of them.
 """
 
 from __future__ import annotations
@@ -15,7 +17,16 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 import uvloop
@@ -54,6 +65,12 @@ ONCE_SECONDS = 0.5
 
 QUITTING = (*STOPPING, signal.SIGQUIT)
 """Signals that stop a tool that must restore or remove something: a terminal, its own topic."""
+
+STEP_SECONDS: Final = 0.5
+COLUMNS: Final = 80
+"""Width of a terminal that does not report one."""
+
+CLEAR: Final = "\r\x1b[K"
 
 HANDLED_MAX: Final = 10_000
 """Maximum number of a consumer's messages handled at a time; each costs a task."""
@@ -366,3 +383,39 @@ async def unless_stopped(work: Awaitable[T], stop: asyncio.Event) -> T | None:
         # Wait for the cancelled work: it may have to restore a terminal or delete its topic first.
         await asyncio.wait([working, stopping])
     return None if working.cancelled() else working.result()
+
+
+@asynccontextmanager
+async def progress_shown(text: Callable[[], str]) -> AsyncIterator[None]:
+    """Show the result of ``text`` twice a second for the duration of a block.
+
+    It begins after logging is set up.
+    """
+    stream = sys.stderr
+    if not stream.isatty():
+        yield
+        return
+
+    def clear(_: logging.LogRecord) -> bool:
+        stream.write(CLEAR)
+        return True
+
+    async def show() -> None:
+        while True:
+            columns = os.get_terminal_size(stream.fileno()).columns or COLUMNS
+            stream.write(f"{CLEAR}{text()[: columns - 1]}")
+            stream.flush()
+            await asyncio.sleep(STEP_SECONDS)
+
+    # A filter of the handlers runs directly before a record is written, whichever logger it is
+    # from.
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(clear)
+    showing = asyncio.create_task(show())
+    try:
+        yield
+    finally:
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
+        stream.write(CLEAR)
+        stream.flush()

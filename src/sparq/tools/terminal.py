@@ -5,16 +5,13 @@
    non-blocking: that would affect every program that shares them, the shell among them.
 2. The threads are daemon threads: a pending read or write does not delay the tool's exit.
 3. `BrokenPipeError` means that the reader of the output has gone: it is not reported as a failure.
-4. The progress line is rewritten in place, only where stderr is a terminal. Log lines appear above
-   it: the line is erased before each of them.
-5. A program that uses the full screen restores the terminal at the end, and while Ctrl-Z stops the
+4. A program that uses the full screen restores the terminal at the end, and while Ctrl-Z stops the
    program. It reads keys one by one, without echo. Ctrl-C still sends a signal.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import select
 import signal
@@ -22,9 +19,9 @@ import sys
 import termios
 import threading
 import tty
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Final, TypeVar
 
 from sparq.tools.commands import ToolError
@@ -52,12 +49,6 @@ NAMES: Final = {
     b"\x7f": "backspace",
     b"\x08": "backspace",
 }
-STEP_SECONDS: Final = 0.5
-COLUMNS: Final = 80
-"""Width of a terminal that does not report one."""
-
-CLEAR: Final = "\r\x1b[K"
-
 ESCAPE: Final = b"\x1b"
 READ_SIZE: Final = 256
 
@@ -229,39 +220,3 @@ def keyboard(pressed: Callable[[str], None]) -> Iterator[None]:
     finally:
         loop.remove_reader(descriptor)
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-
-
-@asynccontextmanager
-async def progress_shown(text: Callable[[], str]) -> AsyncIterator[None]:
-    """Show the result of ``text`` twice a second for the duration of a block.
-
-    It begins after logging is set up.
-    """
-    stream = sys.stderr
-    if not stream.isatty():
-        yield
-        return
-
-    def clear(_: logging.LogRecord) -> bool:
-        stream.write(CLEAR)
-        return True
-
-    async def show() -> None:
-        while True:
-            columns = os.get_terminal_size(stream.fileno()).columns or COLUMNS
-            stream.write(f"{CLEAR}{text()[: columns - 1]}")
-            stream.flush()
-            await asyncio.sleep(STEP_SECONDS)
-
-    # A filter of the handlers runs directly before a record is written, whichever logger it is
-    # from.
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(clear)
-    showing = asyncio.create_task(show())
-    try:
-        yield
-    finally:
-        showing.cancel()
-        await asyncio.gather(showing, return_exceptions=True)
-        stream.write(CLEAR)
-        stream.flush()

@@ -31,8 +31,16 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.commands import ToNsqOptions as Options
 from sparq.tools.commands import ToolError, UsageError
-from sparq.tools.common import TOGETHER_BYTES, client_config, reach, run, runs, unless_stopped
-from sparq.tools.terminal import Input, progress_shown
+from sparq.tools.common import (
+    TOGETHER_BYTES,
+    client_config,
+    progress_shown,
+    reach,
+    run,
+    runs,
+    unless_stopped,
+)
+from sparq.tools.terminal import Input
 
 PROGRAM: Final = "to_nsq"
 

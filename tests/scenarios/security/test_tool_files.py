@@ -17,7 +17,7 @@ from aiohttp import web
 from sparq.protocol.names import is_valid_name
 from sparq.tools import commands, nsq_tail, nsq_to_file, nsq_to_http, nsq_to_nsq, to_nsq
 from sparq.tools.commands import NsqToFileOptions
-from sparq.tools.files import (
+from sparq.tools.nsq_to_file import (
     FilenameError,
     Folder,
     TopicOutput,

@@ -42,7 +42,7 @@ from sparq.tools.admin.job import (
     survey,
 )
 from sparq.tools.commands import ToolError, UsageError
-from sparq.tools.terminal import progress_shown
+from sparq.tools.common import progress_shown
 from sparq.tools.view import table
 
 NOTHING: Final = "nothing to do: it has no such topic or channel"

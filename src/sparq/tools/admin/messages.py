@@ -58,7 +58,8 @@ from sparq.tools.admin.job import (
     survey,
 )
 from sparq.tools.commands import ToolError, UsageError
-from sparq.tools.terminal import Input, PipeOutput, progress_shown
+from sparq.tools.common import progress_shown
+from sparq.tools.terminal import Input, PipeOutput
 from sparq.tools.view import duration, table
 
 Message = dict[str, Any]

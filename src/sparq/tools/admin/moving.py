@@ -34,8 +34,7 @@ from sparq.protocol.names import is_ephemeral, is_valid_name, quote
 from sparq.tools.admin.job import Job, in_words
 from sparq.tools.admin.verbs import PROGRAM
 from sparq.tools.commands import ToolError, UsageError
-from sparq.tools.common import client_config, runs
-from sparq.tools.terminal import progress_shown
+from sparq.tools.common import client_config, progress_shown, runs
 
 CARRIER: Final = "sparq_move"
 """The channel used to read messages that are in no channel; the target does not get it."""
