@@ -9,10 +9,9 @@ from sparq.protocol.dead_letters import (
     TEXT_SIZE_MAX,
     DeadLetterHistory,
     dead_letter_topic,
-    is_dead_letter_topic,
     unseal,
 )
-from sparq.protocol.names import is_valid_name
+from sparq.protocol.names import is_dead_letter_topic, is_valid_name
 
 
 @pytest.mark.parametrize(

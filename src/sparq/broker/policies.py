@@ -20,8 +20,13 @@ from typing import Any, Final, NamedTuple
 from xxhash import xxh3_64_hexdigest
 
 from sparq.broker.options import TOPIC_SETTINGS, QueueSettings
-from sparq.protocol.dead_letters import is_dead_letter_topic
-from sparq.protocol.names import NAME_SIZE_MAX, fits, is_valid_pattern, is_wild
+from sparq.protocol.names import (
+    NAME_SIZE_MAX,
+    fits,
+    is_dead_letter_topic,
+    is_valid_pattern,
+    is_wild,
+)
 
 POLICIES_MAX: Final = 1_000
 PATTERNS_MAX: Final = 100

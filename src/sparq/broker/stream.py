@@ -33,10 +33,11 @@ from sparq.log.block import Block
 from sparq.log.log import Log
 from sparq.log.reading import BlockRead
 from sparq.log.task import TaskKind
-from sparq.protocol.dead_letters import is_dead_letter_topic, unseal
+from sparq.protocol.dead_letters import unseal
 from sparq.protocol.envelope import MAGIC
 from sparq.protocol.instant import Instant
 from sparq.protocol.layout import FRAME_OVERHEAD
+from sparq.protocol.names import is_dead_letter_topic
 
 Indexes = NDArray[np.int64]
 

@@ -44,8 +44,9 @@ from sparq.client.pool import background
 from sparq.client.producer import Producer
 from sparq.client.subscription import Batch, Counters, Flow, Inbox, Subscription
 from sparq.protocol import commands
-from sparq.protocol.dead_letters import DeadLetterHistory, is_dead_letter_topic
+from sparq.protocol.dead_letters import DeadLetterHistory
 from sparq.protocol.errors import RemoteError
+from sparq.protocol.names import is_dead_letter_topic
 
 Handler = Callable[[Message], object]
 

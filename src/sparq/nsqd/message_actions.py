@@ -16,9 +16,10 @@ from sparq.broker.admin import GONE
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.nsqd import parameters
 from sparq.nsqd.inspection import body_read_bytes
-from sparq.protocol.dead_letters import is_dead_letter_topic, unseal
+from sparq.protocol.dead_letters import unseal
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
+from sparq.protocol.names import is_dead_letter_topic
 
 if TYPE_CHECKING:
     from sparq.nsqd.inspection import Inspection

@@ -15,9 +15,8 @@ from typing import Final, NamedTuple
 
 from sparq.protocol import envelope
 from sparq.protocol.instant import rfc3339
-from sparq.protocol.names import EPHEMERAL_SUFFIX, NAME_SIZE_MAX, is_ephemeral
+from sparq.protocol.names import DEAD, EPHEMERAL_SUFFIX, NAME_SIZE_MAX, is_ephemeral
 
-DEAD: Final = ".dead"
 REDRIVE_CHANNEL: Final = "redrive"
 
 MARK: Final = "dead_letter"
@@ -28,11 +27,6 @@ TEXT_SIZE_MAX: Final = 300
 JSON needs at most 12 bytes for a character, so the history always fits into an envelope, which
 would otherwise be left out (``envelope``, rule 3).
 """
-
-
-def is_dead_letter_topic(name: str) -> bool:
-    """Whether a topic is a dead-letter topic, by its name."""
-    return name.removesuffix(EPHEMERAL_SUFFIX).endswith(DEAD)
 
 
 def dead_letter_topic(name: str) -> str:

@@ -15,6 +15,7 @@ from typing import Final
 
 NAME_SIZE_MAX: Final = 64
 EPHEMERAL_SUFFIX: Final = "#ephemeral"
+DEAD: Final = ".dead"
 DIRECTORY_PREFIX: Final = "t-"
 SHOWN_MAX: Final = 200
 """Maximum characters of a peer's text in a line for people."""
@@ -71,6 +72,11 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 def is_ephemeral(name: str) -> bool:
     """Whether a topic or channel of this name is in memory only and deleted when unused."""
     return name.endswith(EPHEMERAL_SUFFIX)
+
+
+def is_dead_letter_topic(name: str) -> bool:
+    """Whether a topic is a dead-letter topic, by its name; see ``dead_letters``."""
+    return name.removesuffix(EPHEMERAL_SUFFIX).endswith(DEAD)
 
 
 def directory_name(name: str) -> str:

@@ -28,9 +28,8 @@ from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
 from sparq.options.units import SECOND
 from sparq.protocol.address import Address
-from sparq.protocol.dead_letters import is_dead_letter_topic
 from sparq.protocol.envelope import seal
-from sparq.protocol.names import is_ephemeral, is_valid_name, quote
+from sparq.protocol.names import is_dead_letter_topic, is_ephemeral, is_valid_name, quote
 from sparq.tools.admin.job import Job, in_words
 from sparq.tools.admin.verbs import PROGRAM
 from sparq.tools.commands import ToolError, UsageError
