@@ -27,13 +27,13 @@ from tests.support.v2_client import V2Client
 from tests.support.v2_stream import FRAME_MESSAGE, HEARTBEAT, V2Stream, decode_message
 
 from bench.measure import Meter
+from sparq.options.units import SECOND
 from sparq.protocol.commands import fin, nop, pub, rdy, sub
 
 TOPIC, CHANNEL = "latency", "bench"
 STAMP = struct.Struct(">q")
 WARM_UP_SECONDS = 1.0
 P50_MS_MAX, P99_MS_MAX = 1.0, 10.0
-NANOSECONDS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,9 @@ def publish(port: int, load: Load, results: Connection) -> None:
     stream = V2Stream()
     began = time.monotonic_ns()
     for number in range(load.count):
-        due = began + number * NANOSECONDS // load.rate
+        due = began + number * SECOND // load.rate
         while (early_ns := due - time.monotonic_ns()) > 0:
-            time.sleep(min(early_ns, 200_000) / NANOSECONDS)
+            time.sleep(min(early_ns, 200_000) / SECOND)
             take_answers(connection, stream, unanswered, answered_ns)
         unanswered.append(time.monotonic_ns())
         connection.sendall(pub(TOPIC, STAMP.pack(unanswered[-1]) + filling))

@@ -22,6 +22,7 @@ from sparq.broker.broker import Broker
 from sparq.broker.options import BrokerOptions
 from sparq.broker.stats import ChannelStats, TopicStats
 from sparq.log.disk import Disk
+from sparq.options.units import SECOND
 from sparq.protocol.commands import rdy, req, sub
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
@@ -30,7 +31,6 @@ from sparq.testing import ManualClock
 
 READY = 2500
 TURNS_MAX = 100_000
-SECOND_NS = 1_000_000_000
 
 
 def run_turns(broker: Broker, clock: ManualClock) -> None:
@@ -99,7 +99,7 @@ class Reopened:
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass, and have the broker handle what is due."""
-        self.clock.advance(int(seconds * SECOND_NS))
+        self.clock.advance(int(seconds * SECOND))
         self.broker.tick(self.clock.now())
         self.turn()
 

@@ -13,6 +13,7 @@ from proofs import bodies
 from proofs.history import Outcome
 from proofs.simulate_parts.link import Frame, Link, is_message, message, published_ns
 from proofs.simulate_parts.truth import ChannelTruth, Command, Kind, Settlement, TopicTruth
+from sparq.options.units import MILLISECOND
 from sparq.protocol.commands import mpub, pub, sub
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 WINDOW = 24
 BATCH_MAX = 25
-MILLISECOND_NS = 1_000_000
 DEFERRED_MS = (1, 40, 3_000, 60_000, 900_000)
 REQUEUED_MS = (0, 0, 5, 800, 30_000)
 MARKER_BODY = b"a run of FINs ends here"
@@ -78,7 +78,7 @@ class Publisher(Client):
         """Send one publishing command."""
         first, self.next_number = self.next_number, self.next_number + count
         key = bodies.Author(0, self.number, first).key
-        command = Command(link.number, key, count, defer_ns=defer_ms * MILLISECOND_NS)
+        command = Command(link.number, key, count, defer_ns=defer_ms * MILLISECOND)
         written = [
             bodies.write(bodies.Author(self.world.truth.run, self.number, number), self.chance)
             for number in range(first, first + count)
@@ -192,7 +192,7 @@ class Consumer(Client):
             self.settle(name, b"FIN %s\n" % name, Settlement(self.channel, key, Kind.FIN))
         elif must_fail or kind < 0.93:
             delay_ms = self.chance.choice(REQUEUED_MS)
-            requeue = Settlement(self.channel, key, Kind.REQ, delay_ms * MILLISECOND_NS)
+            requeue = Settlement(self.channel, key, Kind.REQ, delay_ms * MILLISECOND)
             self.settle(name, b"REQ %s %d\n" % (name, delay_ms), requeue)
         elif kind < 0.97:
             self.pending.append((name, b"TOUCH %s\n" % name, None))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tests.support.v2_client import FRAME_MESSAGE
 
-from sparq.broker.options import SECOND_NS
+from sparq.options.units import SECOND
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.parser import CommandParser
 
@@ -149,7 +149,7 @@ class Link:
 
     def stall(self, seconds: float) -> None:
         """Let no byte move for a while."""
-        self.still_until_ns = self.world.clock.mono_ns + int(seconds * SECOND_NS)
+        self.still_until_ns = self.world.clock.mono_ns + int(seconds * SECOND)
 
 
 def message(data: bytes) -> tuple[int, bytes, bytes]:

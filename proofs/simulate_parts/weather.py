@@ -10,13 +10,14 @@ import errno
 import random
 from dataclasses import dataclass
 
-from sparq.broker.options import MILLISECOND_NS, SECOND_NS, BrokerOptions
+from sparq.broker.options import BrokerOptions
 from sparq.options.limits import IdentifyLimits
+from sparq.options.units import MILLISECOND, SECOND
 from sparq.testing import Fault
 
 CHANGES = ("write", "sync", "create", "truncate", "syncdir", "mkdir", "unlink", "rename", "reserve")
 """Operations that may fail several times in a row without losing a stored message."""
-DAY_NS = 86_400 * SECOND_NS
+DAY_NS = 86_400 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def draw(chance: random.Random, *, together: bool) -> Weather:
         limits=limits,
         max_bytes_per_file=chance.choice([3_000, 20_000, 20_000, 200_000, 100 << 20]),
         sync_every=chance.choice([1, 1, 1, 1, 9, 2_500]),
-        sync_timeout_ns=chance.choice([50, 2_000]) * MILLISECOND_NS,
+        sync_timeout_ns=chance.choice([50, 2_000]) * MILLISECOND,
         commit_count=chance.choice([4, 64, 4_096]),
         output_bytes_max=chance.choice([2_000, 1 << 20]),
         cache_bytes=chance.choice([1, 20_000, 64 << 20]),
@@ -94,7 +95,7 @@ def draw(chance: random.Random, *, together: bool) -> Weather:
         unread_bytes_max=chance.choice([500, 64 << 10]),
         share_min=chance.choice([1, 1, 2, 5]),
         journal_bytes=chance.choice([1_500, 6_000, 8 << 20]),
-        ttl_ns=chance.choice([300, 3_000, 60_000]) * MILLISECOND_NS,
+        ttl_ns=chance.choice([300, 3_000, 60_000]) * MILLISECOND,
         lag_bytes=chance.choice([1_000, 20_000]),
     )
 
@@ -113,14 +114,14 @@ def fault(chance: random.Random) -> Fault:
 
 def jump_ns(chance: random.Random) -> int:
     """Draw by how much the wall clock is set."""
-    return chance.choice([-DAY_NS, DAY_NS, chance.randint(-10, 10) * SECOND_NS])
+    return chance.choice([-DAY_NS, DAY_NS, chance.randint(-10, 10) * SECOND])
 
 
 def pause_ns(chance: random.Random) -> int:
     """Draw how long a round takes."""
     kind = chance.random()
     if kind < 0.85:
-        return chance.randint(0, 5) * MILLISECOND_NS
+        return chance.randint(0, 5) * MILLISECOND
     if kind < 0.97:
-        return chance.randint(10, 1_500) * MILLISECOND_NS
-    return chance.randint(2, 70) * SECOND_NS
+        return chance.randint(10, 1_500) * MILLISECOND
+    return chance.randint(2, 70) * SECOND

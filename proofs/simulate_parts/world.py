@@ -22,11 +22,11 @@ from proofs.simulate_parts.drain_truth import DrainTruth
 from proofs.simulate_parts.link import Link
 from proofs.simulate_parts.truth import Tally, TopicTruth, Truth
 from sparq.broker.broker import Broker
-from sparq.broker.options import MILLISECOND_NS
 from sparq.broker.publishing import Trouble
 from sparq.broker.turn import TopicTask
 from sparq.log.disk import DiskError
 from sparq.log.task import TaskKind
+from sparq.options.units import MILLISECOND
 from sparq.protocol.errors import RemoteError
 from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
 
@@ -40,7 +40,7 @@ INLINE_ROUNDS_MAX = 4
 QUIET_TURNS_MAX = 10_000
 STOPS_MAX = 200
 MORE_BYTES = 100_000
-DRAIN_STEP_NS = 50 * MILLISECOND_NS
+DRAIN_STEP_NS = 50 * MILLISECOND
 
 
 class Thread:
@@ -362,7 +362,7 @@ class World:
         """Tick as nsqd does: when something is due, and every 100 ms."""
         if self.clock.mono_ns >= self._next_tick_ns:
             due_ns = self.broker.tick(self.clock.now())
-            latest_ns = self.clock.mono_ns + 100 * MILLISECOND_NS
+            latest_ns = self.clock.mono_ns + 100 * MILLISECOND
             self._next_tick_ns = latest_ns if due_ns is None else min(due_ns, latest_ns)
 
     # The end of a life

@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from sparq.options.units import SECOND
 from sparq.protocol import commands
-from tests.broker.harness import SECOND_NS, BrokerHarness, Client, Message
+from tests.broker.harness import BrokerHarness, Client, Message
 
-TIMEOUT_NS = 60 * SECOND_NS
+TIMEOUT_NS = 60 * SECOND
 
 
 CHANNELS = ("a", "b")
@@ -122,7 +123,7 @@ class Channels(RuleBasedStateMachine):
         log = self.harness.broker.topics["t"].stream.log
         first = log.end_index
         self.harness.publish("t", *[b"x" * size] * count, defer_ms=1000 * defer_s)
-        due_ns = self.now_ns + defer_s * SECOND_NS
+        due_ns = self.now_ns + defer_s * SECOND
         for index in range(first, first + count):
             deferred_ns = due_ns if defer_s else 0
             self.hidden[index] = Place(PENDING if defer_s else FRESH, 0, due_ns, None, deferred_ns)
@@ -181,7 +182,7 @@ class Channels(RuleBasedStateMachine):
         for client, index in self.some_in_flight(name, data)[:5]:
             place = self.model[name].places[index]
             place.where = DELAYED if delay_s else REQUEUED
-            place.due_ns = self.now_ns + delay_s * SECOND_NS
+            place.due_ns = self.now_ns + delay_s * SECOND
             client.say(commands.req(self.id_of(index), 1000 * delay_s))
             assert client.answers() == []
             self.settle()

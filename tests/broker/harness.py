@@ -13,6 +13,7 @@ from sparq.broker.options import BrokerOptions
 from sparq.broker.policies import NAMES
 from sparq.broker.stats import ChannelStats, TopicStats
 from sparq.broker.turn import TopicTask
+from sparq.options.units import SECOND
 from sparq.protocol import commands, layout
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
@@ -21,8 +22,7 @@ from sparq.testing import ManualClock, MemoryDisk
 from tests.support.v2_stream import V2Stream, decode_message
 
 BEGIN_WALL_NS = 1_790_000_000_000_000_000
-SECOND_NS = 1_000_000_000
-BEGIN_MONO_NS = 50 * SECOND_NS
+BEGIN_MONO_NS = 50 * SECOND
 PATH = "/data"
 STOPS_MAX = 200
 
@@ -138,7 +138,7 @@ class BrokerHarness:
 
     def advance(self, seconds: float) -> None:
         """Advance the clock without a tick of the broker."""
-        self.clock.advance(int(seconds * SECOND_NS))
+        self.clock.advance(int(seconds * SECOND))
 
     def pass_time(self, seconds: float) -> None:
         """Advance the clock, then let the broker process everything that is due."""

@@ -20,10 +20,10 @@ from sparq.broker.latency import (
     merged,
     value_of,
 )
+from sparq.options.units import MILLISECOND, SECOND
 from sparq.protocol import commands
-from tests.broker.harness import SECOND_NS, BrokerHarness, Client
+from tests.broker.harness import BrokerHarness, Client
 
-MILLISECOND_NS = 1_000_000
 QUANTILES = (1.0, 0.99, 0.5)
 latencies = st.integers(-(10**9), 10**18)
 
@@ -52,7 +52,7 @@ def test_a_bins_value_is_within_one_percent(latency_ns: int) -> None:
 @given(st.lists(st.integers(1000, 10**13), min_size=1, max_size=200))
 def test_percentiles_are_those_of_the_sorted_samples(values: list[int]) -> None:
     """A percentile is the sample of rank ceil(count x quantile), as in NSQ."""
-    window = LatencyWindow(QUANTILES, 60 * SECOND_NS)
+    window = LatencyWindow(QUANTILES, 60 * SECOND)
     window.add(np.array(values, np.int64), 1)
     found = merged([window], QUANTILES, 2)
 
@@ -66,35 +66,35 @@ def test_percentiles_are_those_of_the_sorted_samples(values: list[int]) -> None:
 
 def test_a_sample_counts_for_half_a_window_to_a_whole_one() -> None:
     """A sample counts for at least half the window and at most the whole window."""
-    window = LatencyWindow((0.5,), 10 * SECOND_NS)
-    window.add(np.array([MILLISECOND_NS]), 100 * SECOND_NS)
-    window.add(np.array([MILLISECOND_NS] * 20), 106 * SECOND_NS)
+    window = LatencyWindow((0.5,), 10 * SECOND)
+    window.add(np.array([MILLISECOND]), 100 * SECOND)
+    window.add(np.array([MILLISECOND] * 20), 106 * SECOND)
 
     def count(seconds: float) -> int:
-        return merged([window], (0.5,), int(seconds * SECOND_NS)).count
+        return merged([window], (0.5,), int(seconds * SECOND)).count
 
     assert [count(at) for at in (106, 109.9, 110, 114.9, 115, 300)] == [21, 21, 20, 20, 0, 0]
-    window.add(np.array([MILLISECOND_NS]), 400 * SECOND_NS)
+    window.add(np.array([MILLISECOND]), 400 * SECOND)
     assert count(404) == 1
     assert count(500) == 0
 
 
 def test_no_sample_gives_zeros() -> None:
     """Without samples every configured quantile is 0, as in NSQ."""
-    found = merged([LatencyWindow((0.9, 0.5), SECOND_NS)], (0.9, 0.5), 5)
+    found = merged([LatencyWindow((0.9, 0.5), SECOND)], (0.9, 0.5), 5)
 
     assert found.count == 0
     assert found.percentiles == [{"quantile": 0.9, "value": 0}, {"quantile": 0.5, "value": 0}]
 
 
 def harness_with_percentiles(**options: object) -> BrokerHarness:
-    return BrokerHarness(e2e_percentiles=(1.0, 0.5), e2e_window_ns=600 * SECOND_NS, **options)
+    return BrokerHarness(e2e_percentiles=(1.0, 0.5), e2e_window_ns=600 * SECOND, **options)
 
 
 def values_of(harness: BrokerHarness, client: Client) -> tuple[int, list[float]]:
     latency = harness.channel("t", "c").e2e_processing_latency
     assert latency.percentiles is not None
-    return latency.count, [round(p["value"] / SECOND_NS, 1) for p in latency.percentiles]
+    return latency.count, [round(p["value"] / SECOND, 1) for p in latency.percentiles]
 
 
 @pytest.mark.parametrize("count", [3, 100])
@@ -136,7 +136,7 @@ def test_a_topic_is_the_sum_of_its_channels() -> None:
     assert harness.channel("t", "c").e2e_processing_latency.count == 1
     assert topic.count == 2
     assert topic.percentiles is not None
-    assert [p["value"] / SECOND_NS for p in topic.percentiles] == pytest.approx([9, 1], rel=0.011)
+    assert [p["value"] / SECOND for p in topic.percentiles] == pytest.approx([9, 1], rel=0.011)
 
 
 def test_without_configured_percentiles_nothing_is_measured() -> None:
@@ -189,8 +189,8 @@ def test_only_first_deliveries_are_observed() -> None:
 
     waited = harness.broker.waited
     assert len(messages) == sum(waited.counts) == 2
-    assert waited.counts[bisect_left(DELIVERY_BOUNDS_NS, 4 * SECOND_NS)] == 2
-    assert waited.total_ns == 8 * SECOND_NS
+    assert waited.counts[bisect_left(DELIVERY_BOUNDS_NS, 4 * SECOND)] == 2
+    assert waited.total_ns == 8 * SECOND
 
 
 def age(harness: BrokerHarness) -> float | None:

@@ -20,7 +20,8 @@ from sparq.broker.permissions import (
     AnswerError,
     read,
 )
-from tests.broker.harness import SECOND_NS, BrokerHarness
+from sparq.options.units import SECOND
+from tests.broker.harness import BrokerHarness
 
 
 def answer_of(**changes: Any) -> bytes:
@@ -129,11 +130,11 @@ def test_an_answer_expires_after_its_ttl() -> None:
     """An answer expires `ttl` seconds after `begin`; a huge ttl is capped at `TTL_MAX`."""
     permissions = read(answer_of())
     permissions.begin(5)
-    assert not permissions.has_expired(60 * SECOND_NS)
-    assert permissions.has_expired(60 * SECOND_NS + 5)
+    assert not permissions.has_expired(60 * SECOND)
+    assert permissions.has_expired(60 * SECOND + 5)
     forever = read(answer_of(ttl=10**30))
     forever.begin(0)
-    assert not forever.has_expired(TTL_MAX * SECOND_NS - 1)
+    assert not forever.has_expired(TTL_MAX * SECOND - 1)
 
 
 def test_the_reply_is_compact_json() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from sparq.broker.options import MILLISECOND_NS, BrokerOptions
+from sparq.broker.options import BrokerOptions
 from sparq.broker.session import TlsFacts, V2Session
 from sparq.options.limits import IdentifyLimits
+from sparq.options.units import MILLISECOND
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.identify import Granted, negotiate
@@ -104,7 +105,7 @@ def test_delivery_options_are_set_once() -> None:
     session.identify(granted(client_id="b", msg_timeout=3_000, sample_rate=6))
 
     assert "b" == session.client_id
-    assert (2_000 * MILLISECOND_NS, 5) == (session.msg_timeout_ns, session.sample_rate)
+    assert (2_000 * MILLISECOND, 5) == (session.msg_timeout_ns, session.sample_rate)
 
 
 def test_a_layer_that_is_active_is_not_granted_again() -> None:

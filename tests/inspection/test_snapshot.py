@@ -19,8 +19,9 @@ from sparq.broker.channel import SeekTarget
 from sparq.broker.recovery import state_of
 from sparq.inspection import snapshot
 from sparq.inspection.snapshot import MessageState
+from sparq.options.units import SECOND
 from sparq.protocol import commands
-from tests.broker.harness import SECOND_NS, BrokerHarness
+from tests.broker.harness import BrokerHarness
 from tests.broker.single_messages import Indexes, act, channel_of, checkpoint, stored, topic_of
 
 
@@ -112,7 +113,7 @@ class RandomChannel:
                 *("earliest", "latest", ("last", number)),
                 *(
                     indexes[number % len(indexes)],
-                    ("time", harness.clock.wall_ns - number * SECOND_NS),
+                    ("time", harness.clock.wall_ns - number * SECOND),
                 ),
             )
             self.seek(targets[number % len(targets)])

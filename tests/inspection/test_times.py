@@ -6,7 +6,8 @@ import pytest
 
 from sparq.inspection import times
 from sparq.log import inspection as log_inspection
-from tests.broker.harness import SECOND_NS, BrokerHarness
+from sparq.options.units import SECOND
+from tests.broker.harness import BrokerHarness
 from tests.inspection.stored import harness_with_messages, inspection_of
 
 EVERYTHING = 1 << 54
@@ -29,7 +30,7 @@ def test_each_message_counts_in_its_column(harness: BrokerHarness) -> None:
     task.run()
     indexes = inspection_of(harness).stored_from(0, EVERYTHING, 1000)
     assert task.indexes.tolist() == indexes[::50]
-    assert (task.edges[-1] - task.edges[0]) // SECOND_NS in (199, 200)
+    assert (task.edges[-1] - task.edges[0]) // SECOND in (199, 200)
 
 
 def test_above_the_read_limits_messages_are_spread_over_the_time_span(

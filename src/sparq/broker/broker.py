@@ -24,7 +24,7 @@ from sparq.broker.commands import Commands, due_after
 from sparq.broker.dead_letters import DeadLetterBatch, Only, apply_result
 from sparq.broker.latency import Histogram
 from sparq.broker.ledger_writer import LedgerWriter
-from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
+from sparq.broker.options import NEVER, BrokerOptions
 from sparq.broker.permissions import Permissions
 from sparq.broker.policies import Policies, Policy
 from sparq.broker.publishing import (
@@ -46,6 +46,7 @@ from sparq.log.journal import Journal
 from sparq.log.reserve import FinReserve
 from sparq.log.task import Task
 from sparq.options.limits import IdentifyLimits
+from sparq.options.units import SECOND
 from sparq.protocol import layout
 from sparq.protocol.commands import STATE_INIT
 from sparq.protocol.dead_letters import dead_letter_topic
@@ -53,11 +54,11 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import Instant
 
-TRIM_EVERY_NS = SECOND_NS
+TRIM_EVERY_NS = SECOND
 """How often each topic looks for segments that no channel needs any more."""
-SHORT_TRIM_NS = SECOND_NS // 10
+SHORT_TRIM_NS = SECOND // 10
 """The same interval while the disk has no space."""
-UNMOVED_REPORT_NS = 60 * SECOND_NS
+UNMOVED_REPORT_NS = 60 * SECOND
 """Minimum time between two notes about refused dead letters."""
 
 

@@ -33,7 +33,7 @@ from typing import Final, NamedTuple
 
 from sparq.broker import drain_file, policies
 from sparq.broker.drain_file import NONE, Draining
-from sparq.broker.options import MILLISECOND_NS, NEVER
+from sparq.broker.options import NEVER
 from sparq.broker.policies import Policy
 from sparq.broker.topic import Topic
 from sparq.broker.turn import Turn
@@ -42,6 +42,7 @@ from sparq.log.journal import Cleaning, Journal
 from sparq.log.metadata import FACTS, FORMAT, DataPathMetadata, MetadataError, decode
 from sparq.log.reserve import BLOCK_BYTES, Purpose, Reserve, with_reserve
 from sparq.log.task import TaskKind
+from sparq.options.units import MILLISECOND
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import directory_name, topic_of_directory
 
@@ -413,7 +414,7 @@ class DrainSave:
 
 AT_A_TIME: Final = 8
 """Maximum number of files being synced at a time."""
-RETRY_NS: Final = 50 * MILLISECOND_NS
+RETRY_NS: Final = 50 * MILLISECOND
 
 
 class Synced(NamedTuple):

@@ -26,13 +26,14 @@ from sparq.broker.in_flight import NOT_IN_FLIGHT, Expired, InFlight
 from sparq.broker.last_deliveries import LastDeliveries
 from sparq.broker.latency import OFF, KnownAges, Latency, LatencyWindow, merged
 from sparq.broker.ledger_writer import NoLedger
-from sparq.broker.options import MILLISECOND_NS, NEVER, QueueSettings
+from sparq.broker.options import NEVER, QueueSettings
 from sparq.broker.session import Proximity, V2Session
 from sparq.broker.slots import DEAD_LETTERS, ranges_of
 from sparq.broker.stream import Skips, Stream
 from sparq.broker.waiting import Delays, RequeueQueue
 from sparq.log.ledger import Ledger
 from sparq.log.records import drop_range
+from sparq.options.units import MILLISECOND
 from sparq.protocol.commands import Finish, Requeue, Touch
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import Run
@@ -197,7 +198,7 @@ class Channel:
         self.counts.requeue_count += 1
         if self.settings.max_attempts:
             self.last_deliveries.requeued(index, session, now.wall_ns)
-        delay_ns = command.timeout_ms * MILLISECOND_NS
+        delay_ns = command.timeout_ms * MILLISECOND
         if delay_ns:
             self.delays.add(now.mono_ns + delay_ns, index, attempts)
             self.ledger.requeued(self.name, [index], [now.wall_ns + delay_ns], [attempts])

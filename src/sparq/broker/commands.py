@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sparq.broker.bounds import admit
 from sparq.broker.channel import Channel
-from sparq.broker.options import MILLISECOND_NS, BrokerOptions, LimitReached
+from sparq.broker.options import BrokerOptions, LimitReached
 from sparq.broker.publishing import Answered, Publish
 from sparq.broker.range_mode import Ranges, commit
 from sparq.broker.session import Proximity, V2Session
@@ -23,6 +23,7 @@ from sparq.broker.topic import Topic
 from sparq.broker.topics import Leaving, Topics
 from sparq.broker.turn import Reply, Turn
 from sparq.log.disk import DiskError
+from sparq.options.units import MILLISECOND
 from sparq.protocol import commands, layout
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.identify import negotiate
@@ -282,7 +283,7 @@ class Commands:
         self._turn.wake(topic, channel)
 
     def _touch(self, session: V2Session, command: commands.Touch, now: Instant) -> None:
-        cap_ns = self._options.limits.max_msg_timeout_ms * MILLISECOND_NS
+        cap_ns = self._options.limits.max_msg_timeout_ms * MILLISECOND
         self.subscriptions[session][1].touch(session, command, now, cap_ns)
 
     def _close(self, session: V2Session, _command: commands.Close, _now: Instant) -> None:
@@ -346,5 +347,5 @@ def due_after(defer_ms: int, now: Instant) -> Instant | None:
     """When a message deferred by `defer_ms` is due; None: it is not deferred."""
     if not defer_ms:
         return None
-    delay_ns = defer_ms * MILLISECOND_NS
+    delay_ns = defer_ms * MILLISECOND
     return Instant(now.wall_ns + delay_ns, now.mono_ns + delay_ns)

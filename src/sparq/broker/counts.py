@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from operator import sub
 from typing import Final
 
-from sparq.broker.options import SECOND_NS
+from sparq.options.units import SECOND
 
-REPORT_NS: Final = 60 * SECOND_NS
+REPORT_NS: Final = 60 * SECOND
 """Minimum time between two reports of one `ReportedLosses`."""
 
 

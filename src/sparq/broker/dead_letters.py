@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from sparq.broker.channel import Channel
 from sparq.broker.in_flight import Expired
 from sparq.broker.last_deliveries import UNKNOWN, LastDelivery
-from sparq.broker.options import NEVER, SECOND_NS
+from sparq.broker.options import NEVER
 from sparq.broker.slots import DEAD_LETTERS
 from sparq.log.block import Block
+from sparq.options.units import SECOND
 from sparq.protocol.dead_letters import DeadLetterHistory
 from sparq.protocol.instant import Instant
 from sparq.protocol.layout import FRAME_OVERHEAD
@@ -31,7 +32,7 @@ from sparq.protocol.layout import FRAME_OVERHEAD
 Indexes = NDArray[np.int64]
 Attempts = NDArray[np.uint16]
 
-TRY_AGAIN_NS: Final = SECOND_NS
+TRY_AGAIN_NS: Final = SECOND
 """Delay before a refused dead letter is published again."""
 
 

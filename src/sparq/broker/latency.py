@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.options import SECOND_NS
+from sparq.options.units import SECOND
 from sparq.protocol.go_json import number
 
 if TYPE_CHECKING:
@@ -166,13 +166,13 @@ class Histogram:
         self.total_ns += took_ns * count
 
 
-TREND_NS: Final = 15 * SECOND_NS
+TREND_NS: Final = 15 * SECOND
 """A depth is compared with one that is at least this old, if there is one."""
 
-TREND_MIN_NS: Final = SECOND_NS
+TREND_MIN_NS: Final = SECOND
 """A depth younger than this is not compared."""
 
-TREND_MAX_NS: Final = 60 * SECOND_NS
+TREND_MAX_NS: Final = 60 * SECOND
 """A depth older than this is discarded."""
 
 

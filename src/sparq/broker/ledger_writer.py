@@ -19,12 +19,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.options import NEVER, SECOND_NS
+from sparq.broker.options import NEVER
 from sparq.log.disk import DiskError
 from sparq.log.ledger import Ledger
 from sparq.log.ledger_file import Checkpoint, LedgerSync
 from sparq.log.records import TopicState
 from sparq.log.reserve import Purpose
+from sparq.options.units import SECOND
 from sparq.protocol.instant import Instant
 
 Indexes = Sequence[int] | NDArray[np.int64]
@@ -69,7 +70,7 @@ Waiter = object
 Ended = list[tuple[Waiter, DiskError | None]]
 """Waiters whose wait is over: each with its error, or None if the write or sync succeeded."""
 
-WRITE_AGAIN_NS = SECOND_NS
+WRITE_AGAIN_NS = SECOND
 """Delay before a failed write is retried, if no record is noted meanwhile."""
 
 

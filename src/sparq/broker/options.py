@@ -18,10 +18,9 @@ from typing import Final
 
 from sparq.options.declare import group, option
 from sparq.options.limits import IdentifyLimits
+from sparq.options.units import MILLISECOND, SECOND
 from sparq.protocol.layout import ATTEMPTS_MAX
 
-SECOND_NS = 1_000_000_000
-MILLISECOND_NS = 1_000_000
 # The largest int64, so that arrays of deadlines can hold it.
 NEVER: Final = (1 << 63) - 1
 """A time or an index that is never reached."""
@@ -164,9 +163,9 @@ class BrokerOptions:
     # NSQ: 2500. Here an OK means "on disk" by default.
     sync_every: int = option(1, "sync to disk after N messages (1: before each OK)", least=1)
     sync_timeout_ns: int = option(
-        2 * SECOND_NS,
+        2 * SECOND,
         "sync to disk at least this often while there is unsynced data",
-        least=MILLISECOND_NS,
+        least=MILLISECOND,
     )
     requeue_on_disconnect: bool = option(
         False, "requeue a dropped connection's messages at once instead of at their timeout"
@@ -181,17 +180,17 @@ class BrokerOptions:
         key="e2e_processing_latency_percentiles",
     )
     e2e_window_ns: int = option(
-        600 * SECOND_NS,
+        600 * SECOND,
         "time window of these quantiles",
         name="e2e-processing-latency-window-time",
-        least=MILLISECOND_NS,
+        least=MILLISECOND,
     )
     settings: QueueSettings = group(QueueSettings)
     node_id: int = 0
     auth_required: bool = False
     topology_aware: bool = False
     has_lookupd: bool = False
-    lookup_wait_ns: int = 5 * SECOND_NS
+    lookup_wait_ns: int = 5 * SECOND
     ephemeral_bytes_max: int = 64 << 20
     commit_bytes: int = 256 << 10
     commit_count: int = 4096

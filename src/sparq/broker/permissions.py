@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sparq.broker.options import SECOND_NS
+from sparq.options.units import SECOND
 from sparq.protocol.go_json import to_bytes
 from sparq.protocol.names import NAME_SIZE_MAX
 from sparq.protocol.patterns import Pattern, PatternError, StepBudget, TooManySteps
@@ -157,7 +157,7 @@ def granted(identity: str, granted: Iterable[tuple[str, str]], ttl_ns: int) -> P
         Authorization(_pattern(_anchored(topics)), (_pattern(""),), frozenset((permission,)))
         for topics, permission in granted
     )
-    return Permissions(identity, "", min(ttl_ns, TTL_MAX * SECOND_NS), entries)
+    return Permissions(identity, "", min(ttl_ns, TTL_MAX * SECOND), entries)
 
 
 _WILD: Final = {"*": ".*", "?": ".", ".": r"\."}
@@ -186,7 +186,7 @@ def read(body: bytes) -> Permissions:
         raise AnswerError(f"invalid TTL {ttl_s} (must be >0)")
     identity = _value(answer, "identity", str, "")
     url = _value(answer, "identity_url", str, "")
-    return Permissions(identity, url, min(ttl_s, TTL_MAX) * SECOND_NS, entries)
+    return Permissions(identity, url, min(ttl_s, TTL_MAX) * SECOND, entries)
 
 
 def _entries(given: list[dict[str, Any]]) -> tuple[Authorization, ...]:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from sparq.broker.options import SECOND_NS
+from sparq.options.units import SECOND
 
-BURST_NS: Final = SECOND_NS
-HELD_NS: Final = SECOND_NS
+BURST_NS: Final = SECOND
+HELD_NS: Final = SECOND
 CLIENTS_KEPT: Final = 1_024
 """Above this number, clients that have used up nothing are forgotten. A search for them runs only
 when the number has doubled since the last one, so the average cost per publish stays constant."""
@@ -55,9 +55,9 @@ class Rates:
         # Only accepted publishes use up a rate: one that is refused and sent again would otherwise
         # delay itself and all others.
         if topic_rate:
-            self._topic_ns = of_topic + count * SECOND_NS // topic_rate
+            self._topic_ns = of_topic + count * SECOND // topic_rate
         if client_rate:
-            self._clients[client] = of_client + count * SECOND_NS // client_rate
+            self._clients[client] = of_client + count * SECOND // client_rate
             if len(self._clients) > self._clients_max:
                 self._clients = {who: ns for who, ns in self._clients.items() if ns > now_ns}
                 self._clients_max = max(CLIENTS_KEPT, 2 * len(self._clients))

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from sparq.broker.options import MILLISECOND_NS, BrokerOptions
+from sparq.broker.options import BrokerOptions
+from sparq.options.units import MILLISECOND
 from sparq.protocol import layout
 from sparq.protocol.commands import STATE_INIT
 from sparq.protocol.errors import RemoteError
@@ -91,7 +92,7 @@ class V2Session:
         self.closing = False
         self.identified = False
         self.heartbeat_interval_ms = options.limits.heartbeat_interval_ms
-        self.msg_timeout_ns = options.limits.msg_timeout_ms * MILLISECOND_NS
+        self.msg_timeout_ns = options.limits.msg_timeout_ms * MILLISECOND
         self.sample_rate = 0
         self.takes_envelopes = False
         host = remote_address.rpartition(":")[0].strip("[]")
@@ -144,7 +145,7 @@ class V2Session:
         if not self.identified:
             self.identified = True
             self.heartbeat_interval_ms = granted.heartbeat_interval_ms
-            self.msg_timeout_ns = granted.msg_timeout_ms * MILLISECOND_NS
+            self.msg_timeout_ns = granted.msg_timeout_ms * MILLISECOND
             self.sample_rate = granted.sample_rate
             self.takes_envelopes = granted.dead_letter_envelopes
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sparq.broker.latency import OFF, Latency, merged
-from sparq.broker.options import SECOND_NS
+from sparq.options.units import SECOND
 
 SEARCH_STEPS_MAX: Final = 64
 """Maximum number of gaps that are skipped in the search for the cursor's next message."""
@@ -231,7 +231,7 @@ def _since_commit(channel: Channel, now: Instant) -> int | None:
 
 
 def _seconds(nanoseconds: int | None) -> float | None:
-    return None if nanoseconds is None else round(nanoseconds / SECOND_NS, 3)
+    return None if nanoseconds is None else round(nanoseconds / SECOND, 3)
 
 
 def of_client(session: V2Session, topic_name: str | None) -> ClientStats:
@@ -253,7 +253,7 @@ def of_client(session: V2Session, topic_name: str | None) -> ClientStats:
         message_count=session.message_count,
         finish_count=session.finish_count,
         requeue_count=session.requeue_count,
-        connect_ts=session.connect_wall_ns // SECOND_NS,
+        connect_ts=session.connect_wall_ns // SECOND,
         sample_rate=session.sample_rate,
         deflate=session.deflate,
         snappy=session.snappy,

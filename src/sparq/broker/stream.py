@@ -27,12 +27,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.options import NEVER, SECOND_NS
+from sparq.broker.options import NEVER
 from sparq.broker.waiting import DueList
 from sparq.log.block import Block
 from sparq.log.log import Log
 from sparq.log.reading import BlockRead
 from sparq.log.task import TaskKind
+from sparq.options.units import SECOND
 from sparq.protocol.dead_letters import unseal
 from sparq.protocol.envelope import MAGIC
 from sparq.protocol.instant import Instant
@@ -120,7 +121,7 @@ GATHER_BYTES_MAX: Final = 8 << 20
 GATHER_CACHE_PARTS: Final = 8
 """Limits on what a channel reads at a time for redeliveries: bytes, and a fraction of the cache."""
 
-READ_AGAIN_NS: Final = SECOND_NS
+READ_AGAIN_NS: Final = SECOND
 """Delay before a failed read is retried."""
 
 _SIZE_BYTES: Final = 4

@@ -20,14 +20,7 @@ from sparq.broker.dead_letters import for_one
 from sparq.broker.delivery import DeliveryContext, Sampler, deliver
 from sparq.broker.latency import Histogram, LatencyWindow
 from sparq.broker.ledger_writer import Ended, LedgerWriter, NoLedger
-from sparq.broker.options import (
-    MILLISECOND_NS,
-    NEVER,
-    BrokerOptions,
-    LimitReached,
-    QueueSettings,
-    check_limit,
-)
+from sparq.broker.options import NEVER, BrokerOptions, LimitReached, QueueSettings, check_limit
 from sparq.broker.policies import Scope
 from sparq.broker.publishing import Answered, Outcome, Publishing, Trouble
 from sparq.broker.recovery import recover_due, recover_mark, restore, topic_state
@@ -43,11 +36,12 @@ from sparq.log.log import Log
 from sparq.log.records import TopicState
 from sparq.log.task import Task
 from sparq.log.upkeep import Drop, LeftoverRemoval, Prepare, UpkeepTask
+from sparq.options.units import MILLISECOND
 from sparq.protocol.dead_letters import REDRIVE_CHANNEL
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_ephemeral
 
-SYNC_RETRY_NS: Final = 10 * MILLISECOND_NS
+SYNC_RETRY_NS: Final = 10 * MILLISECOND
 """Delay before a sync is retried that could not begin because a commit was in flight."""
 
 

@@ -25,13 +25,13 @@ from sparq.cluster.figures import (
     TopicFigures,
 )
 from sparq.cluster.nodes import Node
+from sparq.options.units import SECOND
 from sparq.protocol import go_json
 
 Document: TypeAlias = dict[str, Any]
 
 ALL: Final = "*"
 INT64_SPAN: Final = 1 << 63
-NANOSECONDS: Final = 1_000_000_000
 LATENCY: Final = "e2e_processing_latency"
 PLACES: Final = ("topology_region", "topology_zone")
 # The members of nsqadmin's JSON objects, in NSQ's order.
@@ -218,7 +218,7 @@ def _clients_at(node: Node, clients: list[Client] | None, now: float) -> list[Do
     found = []
     for client in clients:
         told: Document = {"node": node.address, **msgspec.structs.asdict(client)}
-        told["connected"] = (int(now) - client.connect_ts) * NANOSECONDS
+        told["connected"] = (int(now) - client.connect_ts) * SECOND
         told |= {f"node_{name}": getattr(node, name) for name in PLACES}
         unplaced = {key for name in PLACES for key in (name, f"node_{name}") if not told[key]}
         found.append({name: told[name] for name in _CLIENT if name not in unplaced})

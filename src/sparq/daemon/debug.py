@@ -29,6 +29,7 @@ from sparq.daemon.call import PLAIN_HEADER
 from sparq.daemon.http import TEXT, Call, HttpError, Route
 from sparq.daemon.routes import Handler
 from sparq.daemon.token import without_secrets
+from sparq.options.units import SECOND
 
 SAMPLES_A_SECOND = 100
 PROFILE_SECONDS_DEFAULT = 30.0
@@ -42,7 +43,6 @@ STALL_SECONDS_MIN = 0.001
 _PATHS = ("cmdline", "profile", "symbol", "heap", "goroutine", "block", "threadcreate")
 _Found = TypeVar("_Found")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
-_NANOSECONDS = 1_000_000_000
 _NO_SNIFFING = {"Content-Type": TEXT, "X-Content-Type-Options": "nosniff"}
 
 
@@ -176,7 +176,7 @@ class Debug:
             raise HttpError(400, f"invalid block rate : {reason}")
         self.stop()
         if int(text) > 0:
-            self._watch = LoopWatch(asyncio.get_running_loop(), int(text) / _NANOSECONDS)
+            self._watch = LoopWatch(asyncio.get_running_loop(), int(text) / SECOND)
 
     async def free_memory(self, _call: Call) -> None:
         """Collect garbage, and return free memory to the system."""

@@ -35,12 +35,12 @@ from sparq.log.reserve import Reserve
 from sparq.log.segment import CEILING_SPAN, DATA_START, ActiveSegment, LogDir, Segment, SegmentInfo
 from sparq.log.task import TaskKind
 from sparq.log.upkeep import Drop, Upkeep
+from sparq.options.units import SECOND
 from sparq.protocol import batch
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import CLOCK_END_NS, INDEX_EPOCH_NS, Instant, clock_index
 from sparq.protocol.layout import INDEX_LIMIT
 
-SECOND_NS: Final = 10**9
 COMMIT: Final = TaskKind.COMMIT
 WRITE: Final = TaskKind.WRITE
 LOG_ID_SIZE: Final = 16
@@ -62,7 +62,7 @@ class LogOptions:
 
     max_bytes_per_file: int = 100 << 20
     sync_every: int = 1
-    sync_timeout_ns: int = 2 * SECOND_NS
+    sync_timeout_ns: int = 2 * SECOND
     unsynced_bytes_max: int = 8 << 20
 
 
@@ -157,7 +157,7 @@ class Log:
         ensure_directory(disk, directory)
         found = recover(disk, directory, log_id, believes_indexes=believes_indexes)
         id_ = found.log_id or log_id or secrets.token_bytes(LOG_ID_SIZE)
-        seconds = max(0, now.wall_ns - INDEX_EPOCH_NS) // SECOND_NS
+        seconds = max(0, now.wall_ns - INDEX_EPOCH_NS) // SECOND
         place = LogDir(disk, directory, id_, node_id, max(found.epoch + 1, seconds), reserve)
         restore_names(place, found.segments)
         sync_found(disk, directory, found.segments, file_system)

@@ -24,10 +24,9 @@ from queue import SimpleQueue
 from sparq.broker.turn import TopicTask
 from sparq.log.task import Task, TaskKind
 from sparq.nsqd.timings import COMMITS
+from sparq.options.units import SECOND
 from sparq.program.lifecycle import crash
 from sparq.protocol.instant import Instant
-
-NANOSECONDS = 1_000_000_000
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 """A thread that returns from the disk waits at most this long for the interpreter (the GIL).
@@ -258,7 +257,7 @@ class DiskThreads:
             kind = task.kind
             task.run()
             began, now = now, instant()
-            seconds = (now.mono_ns - began.mono_ns) / NANOSECONDS
+            seconds = (now.mono_ns - began.mono_ns) / SECOND
             COMMITS.observe(seconds)
             if kind is TaskKind.COMMIT:
                 # Commits in the thread are not measured; PROBE_EVERY brings one back to the loop.

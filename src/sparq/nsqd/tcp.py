@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, cast
 from sparq.daemon.address import HANDSHAKE_SECONDS, peer_text
 from sparq.nsqd.slow_client_limit import SlowClientLimit
 from sparq.nsqd.tls import facts_of
-from sparq.nsqd.turns import NANOSECONDS, STALL_NS
+from sparq.nsqd.turns import STALL_NS
+from sparq.options.units import SECOND
 from sparq.protocol import layout
 from sparq.protocol.commands import STATE_INIT
 from sparq.protocol.errors import RemoteError
@@ -113,7 +114,7 @@ class TcpConnection(asyncio.Protocol):
         if options.tcp.first_command_timeout_ns or options.tcp.min_receive_rate:
             self._slow_client_limit = SlowClientLimit(
                 self._turns.loop,
-                first_seconds=options.tcp.first_command_timeout_ns / NANOSECONDS,
+                first_seconds=options.tcp.first_command_timeout_ns / SECOND,
                 rate=options.tcp.min_receive_rate,
                 is_unfinished=lambda: self._parser.is_unfinished,
                 is_reading=lambda: self._reading,
@@ -458,7 +459,7 @@ class TcpConnection(asyncio.Protocol):
         # interval, when it fires.
         wake_ns = min(self._next_heartbeat_ns, self._last_command_ns + 2 * interval)
         self._wake_ns = wake_ns
-        delay = max(0.001, (wake_ns - self._turns.runner.now().mono_ns) / NANOSECONDS)
+        delay = max(0.001, (wake_ns - self._turns.runner.now().mono_ns) / SECOND)
         self._set_timer(delay, self._on_timer)
 
     def _on_timer(self) -> None:

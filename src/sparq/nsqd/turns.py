@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from sparq.broker.health import ErrorNote
 from sparq.nsqd.disk_threads import DiskThreads, instant
+from sparq.options.units import SECOND
 from sparq.program.lifecycle import crash
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
     from sparq.broker.session import V2Session
 
-NANOSECONDS = 1_000_000_000
 
 BACKLOG_BYTES_MAX = 64 << 20
 """Limit on publishes not yet on disk, all connections; above it reading pauses."""
@@ -47,7 +47,7 @@ TICK_SECONDS_MAX = 0.1
 TICK_SLACK_NS = 1_000_000
 """How late a tick may come; resetting its timer would cost more than this delay."""
 
-STALL_NS = NANOSECONDS
+STALL_NS = SECOND
 """A timer this late means that the process did not run: it was stopped or had no CPU."""
 
 logger = logging.getLogger(__name__)
@@ -251,7 +251,7 @@ class Turns:
         if not self._stood_still:
             next_ns = self.broker.tick(now)
             if next_ns is not None:
-                delay = min(delay, max(TICK_SECONDS_MIN, (next_ns - now.mono_ns) / NANOSECONDS))
+                delay = min(delay, max(TICK_SECONDS_MIN, (next_ns - now.mono_ns) / SECOND))
         self._set_tick(now.mono_ns, delay)
         self.schedule()
 
@@ -261,12 +261,12 @@ class Turns:
         if self._tick_timer is None or self._stood_still:
             return
         now_ns = self.runner.now().mono_ns
-        delay = max(TICK_SECONDS_MIN, (due_ns - now_ns) / NANOSECONDS)
+        delay = max(TICK_SECONDS_MIN, (due_ns - now_ns) / SECOND)
         # Overdue work must not postpone the tick from turn to turn.
-        if now_ns + int(delay * NANOSECONDS) < self._tick_due_ns - TICK_SLACK_NS:
+        if now_ns + int(delay * SECOND) < self._tick_due_ns - TICK_SLACK_NS:
             self._tick_timer.cancel()
             self._set_tick(now_ns, delay)
 
     def _set_tick(self, now_ns: int, delay: float) -> None:
-        self._tick_due_ns = now_ns + int(delay * NANOSECONDS)
+        self._tick_due_ns = now_ns + int(delay * SECOND)
         self._tick_timer = self.loop.call_later(delay, self._tick)

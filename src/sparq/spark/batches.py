@@ -36,6 +36,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from sparq.client.range_reader import Attached, Ends, Place, RangeReader
+from sparq.options.units import MILLISECOND
 from sparq.spark.connections import TopicConnection, TopicConnections
 from sparq.spark.errors import RetryDeadline, report_loss
 from sparq.spark.offsets import (
@@ -50,8 +51,6 @@ from sparq.spark.offsets import (
 )
 from sparq.spark.options import OptionError, ReadLimits, SourceOptions
 from sparq.spark.ranges import Range
-
-NS_PER_MS = 1_000_000
 
 Found = Mapping[Key, LogPosition]
 """How far each log has been or may be read."""
@@ -180,7 +179,7 @@ class BatchPlanner:
         """Where reading begins in a log that joined after the query began (rules 1 to 3)."""
         attached = known(member)
         if self._options.starting_timestamp_ms >= 0:
-            return self.at_time(member, self._options.starting_timestamp_ms * NS_PER_MS)
+            return self.at_time(member, self._options.starting_timestamp_ms * MILLISECOND)
         is_new = attached.created and not is_topic_read
         if is_new or self._options.starting.elsewhere == EARLIEST:
             return LogPosition(attached.ends.first, attached.ends.first_ordinal)
@@ -196,7 +195,7 @@ class BatchPlanner:
         attached = known(member)
         ends = attached.ends
         if self._options.starting_timestamp_ms >= 0:
-            return self.at_time(member, self._options.starting_timestamp_ms * NS_PER_MS)
+            return self.at_time(member, self._options.starting_timestamp_ms * MILLISECOND)
         position = self._options.starting.of(_named(member))
         if position == EARLIEST:
             return LogPosition(ends.first, ends.first_ordinal)
@@ -221,7 +220,7 @@ class BatchPlanner:
         """Where reading ends in one log."""
         ends = known(member).ends
         if self._options.ending_timestamp_ms >= 0:
-            end = self.at_time(member, self._options.ending_timestamp_ms * NS_PER_MS)
+            end = self.at_time(member, self._options.ending_timestamp_ms * MILLISECOND)
             # One time is given for all logs: a log that has only later messages gives an empty
             # range. An index names one log, so there (below) the same is a mistake.
             return end if end.index > start.index else start

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sparq.broker.session import V2Session
+from sparq.options.units import MILLISECOND
 from sparq.protocol import commands as c
 from tests.nsqd.daemon import Daemon, connected, start, stop
 from tests.support.authd import Authd, answer, entry, running
@@ -23,7 +24,6 @@ from tests.support.waiting import until
 
 ALL = answer(entry())
 BODY = b"forbidden"
-MILLISECOND_NS = 1_000_000
 SECRET = b"key&common_name=admin&tls=true"
 
 ATTEMPTS = {
@@ -164,7 +164,7 @@ async def test_auth_fails_if_the_auth_server_fails(tmp_path: Path) -> None:
     async with running(ALL) as slow:
         slow.open.clear()
         for number, place in enumerate([gone.address, slow.address, *places]):
-            timeout = 300 * MILLISECOND_NS if place == slow.address else 20_000 * MILLISECOND_NS
+            timeout = 300 * MILLISECOND if place == slow.address else 20_000 * MILLISECOND
             changes = {"http_client_request_timeout": timeout}
             folder = tmp_path / str(number)
             async with guarded(folder, place, **changes) as daemon, connected(daemon) as client:

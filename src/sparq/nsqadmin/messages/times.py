@@ -24,10 +24,10 @@ from sparq.cluster.fleet import Fleet
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import NO_ROUTE, UpstreamError
 from sparq.nsqadmin.messages.asking import Answers, Refused, nodes_of, query_all
+from sparq.options.units import SECOND
 
 BUCKETS: Final = 120
 BUCKETS_MAX: Final = 1000
-SECOND_NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ def ns_of(text: str) -> int:
     # The fraction is read by hand: datetime has microseconds only.
     whole, _, fraction = text.removesuffix("Z").partition(".")
     moment = datetime.fromisoformat(whole).replace(tzinfo=UTC)
-    return int(moment.timestamp()) * SECOND_NS + int(fraction.ljust(9, "0")[:9] or 0)
+    return int(moment.timestamp()) * SECOND + int(fraction.ljust(9, "0")[:9] or 0)
 
 
 def text_of(ns: int) -> str:
     """Format a time as text; whole seconds have no fraction."""
-    seconds, rest = divmod(ns, SECOND_NS)
+    seconds, rest = divmod(ns, SECOND)
     text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{rest:09d}Z" if rest else f"{text}Z"
 

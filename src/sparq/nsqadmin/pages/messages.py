@@ -29,19 +29,12 @@ from sparq.nsqadmin.messages.peek import (
     peek,
     search,
 )
-from sparq.nsqadmin.messages.times import (
-    BUCKETS,
-    SECOND_NS,
-    Preview,
-    Times,
-    seek_preview,
-    text_of,
-    times,
-)
+from sparq.nsqadmin.messages.times import BUCKETS, Preview, Times, seek_preview, text_of, times
 from sparq.nsqadmin.pages import words
 from sparq.nsqadmin.pages.charts import Chart, Line, chart
 from sparq.nsqadmin.pages.forms import skipped_text
 from sparq.nsqadmin.pages.page_request import PageRequest, PageView
+from sparq.options.units import SECOND
 from sparq.protocol.dead_letters import REDRIVE_CHANNEL
 
 STATES: Final = {"waiting": "Waiting", "in_flight": "In flight", "deferred": "Deferred"}
@@ -319,7 +312,7 @@ def _chart(found: Times) -> Chart | None:
     if found.from_ns is None or found.to_ns is None:
         return None
     width = (found.to_ns - found.from_ns) / max(1, len(found.counts))
-    begins = [(found.from_ns + at * width) / SECOND_NS for at in range(len(found.counts))]
+    begins = [(found.from_ns + at * width) / SECOND for at in range(len(found.counts))]
     counts: list[float | None] = [float(count) for count in found.counts]
     return chart(
         "times",
