@@ -34,7 +34,7 @@ from bench.pipeline_processes import (
 from bench.pipeline_running import LOG_CHARACTERS, QUERIES, Running, note
 from sparq.demo.generator import DAY
 from sparq.pipeline import maintenance
-from sparq.pipeline.clicks import USUAL
+from sparq.pipeline.enrich import USUAL
 from sparq.pipeline.reading.reader import ClickReader
 from sparq.pipeline.storage import TablePlace
 from sparq.pipeline.tables import (

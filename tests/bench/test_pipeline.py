@@ -23,7 +23,7 @@ from bench.pipeline_targets import TARGETS, Figure, as_json, report
 from deltalake import DeltaTable, write_deltalake
 
 from bench import pipeline
-from sparq.pipeline.clicks import parse_arrow
+from sparq.pipeline.enrich import parse_arrow
 
 
 def read(lines: list[bytes]) -> pa.Table:

@@ -1,6 +1,6 @@
 """Clicks read with plain Python, character by character, to compare the pipeline with.
 
-It shares nothing with `sparq.pipeline.clicks` but the description of the formats.
+It shares nothing with `sparq.pipeline.enrich` but the description of the formats.
 """
 
 import ipaddress

@@ -5,7 +5,7 @@ import pytest
 from crawleruseragents import CRAWLER_USER_AGENTS_DATA
 
 from sparq.demo.website import BROWSERS
-from sparq.pipeline import clicks, enrich
+from sparq.pipeline import enrich
 from sparq.pipeline.reading import formats
 from sparq.pipeline.reading.schema import ENRICHMENTS, Reading, click_schema
 from tests.pipeline.mmdb import write_mmdb
@@ -142,7 +142,7 @@ def test_country_and_network_come_from_files_of_the_user(files):
 def test_chosen_groups_join_the_click(files):
     """Columns of the chosen groups are in the schema; a message that is no click has none."""
     reading = Reading(enrich=formats.GROUPS, **files)
-    table = clicks.parse_arrow(pa.table({"body": [LINE, b"no click"]}), None, reading)
+    table = enrich.parse_arrow(pa.table({"body": [LINE, b"no click"]}), None, reading)
     made = [name for names in ENRICHMENTS.values() for name in names]
     click, other = table.select(made).to_pylist()
 
@@ -151,7 +151,7 @@ def test_chosen_groups_join_the_click(files):
         click["referrer_class"], click["search_engine"], click["utm_source"], click["device"],
         click["robot"], click["kind"], click["country"], click["network"])  # fmt: skip
     assert {None} == set(other.values())
-    some = clicks.parse_arrow(pa.table({"body": [LINE]}), ["kind"], reading)
+    some = enrich.parse_arrow(pa.table({"body": [LINE]}), ["kind"], reading)
     assert ["body", "kind"] == some.column_names
     assert not set(made) & set(click_schema(Reading()).names)
 
@@ -160,7 +160,7 @@ def test_no_address_is_left_of_an_anonymous_click(files):
     """Address, extra values and the original are without the address, its country is known."""
     reading = Reading(enrich=formats.GROUPS, anonymize=True, **files)
     bodies = [LINE + b' "203.0.113.77"', b"no click from 203.0.113.77", b'{"\\u0031": 7']
-    table = clicks.parse_arrow(pa.table({"body": bodies}), None, reading)
+    table = enrich.parse_arrow(pa.table({"body": bodies}), None, reading)
 
     assert "203.0.113.77" not in str(table.to_pylist())
     assert ("203.0.113.0", "DE") == (table["address"][0].as_py(), table["country"][0].as_py())

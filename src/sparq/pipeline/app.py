@@ -33,7 +33,7 @@ from sparq.daemon.prometheus_text import process_registry
 from sparq.options.mistakes import Mistake
 from sparq.pipeline import archive, channels, metrics, spam_analysis
 from sparq.pipeline.folders import lock, write_json
-from sparq.pipeline.monitor import QueryMetrics, served
+from sparq.pipeline.monitor import QueryMetrics, serve
 from sparq.pipeline.own_metrics import MetricTable
 from sparq.pipeline.reading.schema import click_schema
 from sparq.pipeline.session import SHUFFLE_PARTITIONS, prepare_for_queries, session
@@ -306,8 +306,8 @@ def run(settings: Settings) -> int:
         channels.check_cluster(settings)
     registry = process_registry()
     figures = QueryMetrics(registry)
+    url = serve(registry, settings.metrics_address)
     with ExitStack() as stack:
-        url = stack.enter_context(served(registry, settings.metrics_address))
         spark = session(settings)
         prepare_for_queries(spark)
         for name in settings.queries if settings.data.startswith("/") else ():

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparq.pipeline import clicks as click
+from sparq.pipeline.enrich import USUAL, parse_arrow
 from sparq.pipeline.reading.schema import Reading, click_schema
 from sparq.pipeline.sink import Output
 from sparq.pipeline.tables import Table
@@ -35,7 +35,7 @@ REJECTED = Table(
 )
 
 
-def clicks_table(reading: Reading = click.USUAL) -> Table:
+def clicks_table(reading: Reading = USUAL) -> Table:
     """The table of clicks that are read in this way: with the user's columns."""
     fields = [field for field in click_schema(reading) if field.name != "reason"]
     return Table("clicks", pa.schema([*_MESSAGE, *fields, _BODY]), "time")
@@ -45,11 +45,11 @@ CLICKS = clicks_table()
 
 
 def split(
-    batches: Iterable[pa.RecordBatch], reading: Reading = click.USUAL
+    batches: Iterable[pa.RecordBatch], reading: Reading = USUAL
 ) -> Iterator[Mapping[str, pa.Table]]:
     """Messages as rows of the two tables."""
     for batch in batches:
-        parsed = click.parse_arrow(batch, reading=reading)
+        parsed = parse_arrow(batch, reading=reading)
         is_click = pc.is_null(parsed["reason"])
         yield {
             CLICKS.name: parsed.filter(is_click),
@@ -57,7 +57,7 @@ def split(
         }
 
 
-def output(reading: Reading = click.USUAL) -> Output:
+def output(reading: Reading = USUAL) -> Output:
     """The tables and messages of this query."""
     tables = [REJECTED, clicks_table(reading)]
     return Output(tables, partial(split, reading=reading), REJECTED.name, "rejected", as_json)

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from sparq.pipeline.clicks import USUAL, parse_batches
+from sparq.pipeline.enrich import USUAL, parse_batches
 from sparq.pipeline.sink import Output
 from sparq.pipeline.tables import Table
 

@@ -1,7 +1,7 @@
 """Metrics of the streaming queries for Prometheus, from Spark's progress of each batch.
 
-    with served(registry, "127.0.0.1:4180"):
-        QueryMetrics(registry).listen_to(spark)
+    serve(registry, "127.0.0.1:4180")
+    QueryMetrics(registry).listen_to(spark)
 
 docs/monitoring.md lists them. A figure that is not known has no sample: unknown is not 0. Labels
 never contain text from clicks.
@@ -10,8 +10,7 @@ never contain text from clicks.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -233,21 +232,14 @@ def lag(progress: Mapping[str, Any]) -> tuple[int | None, int]:
     return behind, out_of_reach
 
 
-@contextmanager
-def served(registry: CollectorRegistry, address: str) -> Iterator[str | None]:
-    """Serve the metrics at `host:port`, without authentication; yields their URL."""
+def serve(registry: CollectorRegistry, address: str) -> str | None:
+    """Serve the metrics at `host:port` from now on, without authentication; returns their URL."""
     place = split(address)
     if place is None:
-        yield None
-        return
+        return None
     try:
-        server, thread = start_http_server(place[1], place[0], registry)
+        server, _ = start_http_server(place[1], place[0], registry)
     except OSError as error:
         reason = f"cannot listen on {address}: {error.strerror or error}"
         raise Mistake(f"--metrics-address: {reason}") from error
-    try:
-        yield f"http://{join(place[0], server.server_port)}/metrics"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return f"http://{join(place[0], server.server_port)}/metrics"

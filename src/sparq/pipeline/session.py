@@ -199,7 +199,7 @@ def options_for(
     if found[MASTER].startswith(LOCAL):
         # On a cluster the executors connect to the driver from other machines.
         defaults |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
-        if settings.is_local:
+        if settings.data.startswith(("/", "file:")):
             # Spark's default, Hadoop's FileContext, costs a third of a small batch's time. This
             # manager relies on atomic renames, which S3A lacks.
             defaults["spark.sql.streaming.checkpointFileManagerClass"] = (

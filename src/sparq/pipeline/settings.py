@@ -298,12 +298,6 @@ class Settings:
         addresses = ",".join(self.lookupd_http_addresses)
         return {"lookupd_http_addresses": addresses, **dict(self.source)}
 
-    @property
-    def is_local(self) -> bool:
-        """Whether `data` is on a local disk."""
-        scheme, colon, _ = self.data.partition(":")
-        return not colon or "/" in scheme or scheme.lower() == "file"
-
 
 @cache
 def flags() -> tuple[Flag, ...]:

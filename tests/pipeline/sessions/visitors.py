@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 from pyspark.sql.streaming.tws_tester import TwsTester
 
-from sparq.pipeline.clicks import parse_arrow
+from sparq.pipeline.enrich import parse_arrow
 from sparq.pipeline.reading.schema import CLICK_SCHEMA
 from sparq.pipeline.sessions.judge import findings_of, judged, sessions_of
 from sparq.pipeline.sessions.pack import from_blob, packed

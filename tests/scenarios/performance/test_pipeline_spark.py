@@ -10,7 +10,7 @@ from bench.pipeline_clicks import Crowd, day_file, lines_of, write_parquet
 from bench.pipeline_processes import java_of, live_heap_mib, memory_mib
 
 from bench import pipeline_reference
-from sparq.pipeline.clicks import parse_arrow
+from sparq.pipeline.enrich import parse_arrow
 
 READ_ALIKE = ("id", "time", "address", "method", "path", "status", "bytes", "user_agent")
 DAY_CLICKS, CROWD_CLICKS = 2_000, 500

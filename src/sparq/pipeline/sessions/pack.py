@@ -20,8 +20,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from sparq.pipeline.clicks import USUAL, parse_batches
-from sparq.pipeline.enrich import kind, robot
+from sparq.pipeline.enrich import USUAL, kind, parse_batches, robot
 from sparq.pipeline.metrics import hashes_of
 from sparq.pipeline.reading.schema import Reading
 from sparq.pipeline.sessions.rules import CLICK, KIND, Rules
