@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from sparq.pipeline import maintenance
-from sparq.pipeline.maintenance import FAN, KEEP_S, MIB, Maintenance, due, merge
+from sparq.pipeline.maintenance import FAN, KEEP_S, Maintenance, due, merge
 from sparq.pipeline.tables import TableFile, Tables, files_of
 from tests.pipeline.conftest import QUERY
 from tests.pipeline.stored import put
@@ -22,6 +22,7 @@ from tests.pipeline.test_tables import (
 )
 
 NOW_S = 1_800_000_000.0
+MIB = 1 << 20
 LIMIT = 128 * MIB
 LARGE = LIMIT // 4
 

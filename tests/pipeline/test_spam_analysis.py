@@ -12,7 +12,7 @@ from sparq.pipeline import spam_analysis
 from sparq.pipeline.channels import with_batch_time
 from sparq.pipeline.reading.schema import CLICK_SCHEMA
 from sparq.pipeline.report.figures import newest_findings, scan
-from sparq.pipeline.sessions.pack import PACKED_DDL, bucket_count, pack
+from sparq.pipeline.sessions.pack import BUCKETS_PER_PARTITION, PACKED_DDL, pack
 from sparq.pipeline.sessions.rules import read_rules
 from sparq.pipeline.sessions.state import sessions_stage
 from sparq.pipeline.sink import ResultTopics, Sink
@@ -55,7 +55,7 @@ class Ran:
 
     def run(self, sink, process=None):
         """Process all batches; process: instead of the sink itself."""
-        packing = partial(pack, rules=RULES, buckets=bucket_count(2))
+        packing = partial(pack, rules=RULES, buckets=BUCKETS_PER_PARTITION * 2)
         write = files_by(sink.tables, spam_analysis.split)
 
         def plan(messages):

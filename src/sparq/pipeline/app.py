@@ -37,7 +37,7 @@ from sparq.pipeline.monitor import QueryMetrics, serve
 from sparq.pipeline.own_metrics import MetricTable
 from sparq.pipeline.reading.schema import click_schema
 from sparq.pipeline.session import SHUFFLE_PARTITIONS, prepare_for_queries, session
-from sparq.pipeline.sessions.pack import PACKED_DDL, bucket_count, pack
+from sparq.pipeline.sessions.pack import BUCKETS_PER_PARTITION, PACKED_DDL, pack
 from sparq.pipeline.sessions.rules import Rules, read_rules
 from sparq.pipeline.sessions.state import sessions_stage
 from sparq.pipeline.settings import BATCH_BYTES, FIRST_OFFSETS, Settings, SettingsError
@@ -51,10 +51,8 @@ POLL_SECONDS = 0.25
 TOO_LATE = "connect back"
 """Part of Spark's error when a Python process did not connect within ten seconds, for which there
 is no option: too short on a busy machine."""
-LATE_MAX = 10
-"""Maximum restarts of a query for that reason, in one process."""
-INITIALIZING = "nitializing"
-"""Part of Spark's status message while a query does not have its source yet."""
+LATE_MAX = 10  # restarts of a query for that reason, in one process
+INITIALIZING = "nitializing"  # in Spark's status message while a query has no source yet
 OWN_ERROR = re.compile(r"^(sparq\.[\w.]+: .+)$", re.M)
 """An error raised by sparq, inside Spark's message; its text is shown without a traceback."""
 
@@ -103,7 +101,7 @@ class Application:
             return sink
 
         if name == spam_analysis.QUERY:
-            buckets = bucket_count(self._partitions(name))
+            buckets = BUCKETS_PER_PARTITION * self._partitions(name)
             packing = partial(pack, rules=self.rules, buckets=buckets, reading=reading)
             packed = self._read(name, packing, PACKED_DDL)
             stage = sessions_stage(channels.with_batch_time(packed), self.rules)

@@ -1,8 +1,8 @@
 """What a query reads: messages of its channel, or lines of files, as rows that a function makes.
 
-The function runs in the task that reads the messages, before Spark sees them (`NsqDataSource.
-mapped`). Spark's count of input rows is then that of the rows made, so each task ends with a row
-that says how many messages it has read, and when the newest one was published, for `monitor`.
+The function runs in the task that reads the messages (`NsqDataSource.mapped`). Spark's count of
+input rows is then that of the rows made, so each task ends with a row that says for `monitor` how
+many messages it has read, and when the newest one was published.
 
 Files are listed by Spark's file source, oldest first, which notes in the checkpoint those that it
 has read: what is appended later is not read. Each line is a message:
@@ -61,10 +61,8 @@ OPTIONS = {
 }
 EMPTY = pa.array([b"", b"\r"], pa.binary())
 
-ANSWER_SECONDS: Final = 3.0
-"""Time limit for the answer of an nsqlookupd."""
-STARTING_SECONDS: Final = 30.0
-"""The same limit if a supervisor, for which `run_dir` is, starts the nsqlookupds just now."""
+ANSWER_SECONDS: Final = 3.0  # limit for the answer of an nsqlookupd
+STARTING_SECONDS: Final = 30.0  # if a supervisor, for which `run_dir` is, starts it just now
 
 _READ = [pa.field("messages", pa.int64()), pa.field("published", pa.timestamp("us", "UTC"))]
 

@@ -1,8 +1,7 @@
 """Clicks of messages: what `sparq.pipeline.reading` finds, and what that says about each click:
 source, campaign, device, robot, kind of request, country, network.
 
-Every message comes out, once, in its place. `reason` is null for a click; otherwise it says in
-words why the message is none.
+Every message comes out, once, in its place; `reason` is null for a click, else why it is none.
 
 Nothing is asked over a network. Robots are those of `crawler-user-agents`, and programs whose user
 agent has a word of robots or libraries: of 558 user agents of a real log, each of the two knows ten

@@ -51,8 +51,7 @@ MERGES = "sparq merges"  # name of the application of all merges in the Delta lo
 PREFIX = "merged-"
 OPEN = "open-"  # with rows that the next start removes (`spam_analysis`)
 FAN = 16
-MIB = 1 << 20
-MERGE_BYTES, SUMMED_MERGE_BYTES = 128 * MIB, 32 * MIB
+MERGE_BYTES, SUMMED_MERGE_BYTES = 128 << 20, 32 << 20
 """Maximum size of the files of one merge, and of one that sums up rows: these are held in memory,
 where the hashes of a minute's visitors take about ten times their size."""
 

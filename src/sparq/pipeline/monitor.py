@@ -26,8 +26,7 @@ DURATION_BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 
 # Names in observations, which `channels` makes: Spark itself counts other rows, and knows no times.
 MESSAGES: Final = "messages"
 NEWEST_PUBLISHED: Final = "newest_published_s"
-WHOLE: Final = "triggerExecution"
-"""The part of `durationMs` that is the total."""
+WHOLE: Final = "triggerExecution"  # the part of `durationMs` that is the total
 LISTENER: Final = "org.apache.spark.sql.streaming.PythonStreamingQueryListener"
 
 COUNTS: Final = {

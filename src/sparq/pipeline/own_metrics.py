@@ -1,11 +1,8 @@
 """The user's own metrics: an aggregate per minute over the columns of a click.
 
-    [metrics.revenue]
-    value = "sum(price)"       # or count(*), count(x), count(distinct x), min(x), max(x), mean(x)
-    by = ["country"]           # columns of a click; optional
-    where = "status = 200"     # optional
+    metrics.revenue = { value = "sum(price)", by = ["country"], where = "status = 200" }
 
-`x` and `where` are expressions in polars' SQL. Each metric is a table `metric_<name>` of partial
+Price and status are expressions in polars' SQL. Each metric is a table `metric_<name>` of partial
 rows: `minute`, the columns of `by`, and `value`, `value_sum` and `value_count` (of mean: divide
 their sums) or `value_hashes` (of count(distinct x): XXH3-64 of each text, as for visitors).
 """

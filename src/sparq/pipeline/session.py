@@ -32,8 +32,7 @@ from sparq.spark.data_source import NsqDataSource
 STREAMING: Final = "org.apache.spark.sql.execution.streaming"
 LOOPBACK: Final = "127.0.0.1"
 MASTER: Final = "spark.master"
-LOCAL: Final = "local"
-"""Beginning of masters whose executors run on this machine only."""
+LOCAL: Final = "local"  # how masters begin whose executors run on this machine only
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 REQUIRED: Final[Mapping[str, tuple[str, str]]] = {

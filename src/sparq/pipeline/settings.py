@@ -158,19 +158,19 @@ ENRICH: Final = choice(*formats.GROUPS, name="name,...")
 CHOSEN: Final = choice(*QUERIES, name="name,...")
 _NAME: Final = f"is not a valid name: use 1-{NAME_SIZE_MAX} characters from [.a-zA-Z0-9_-]"
 LASTING: Final = texts(
-    *("name", lambda text: is_valid_name(text) and not is_ephemeral(text)),
+    "name",
+    lambda text: is_valid_name(text) and not is_ephemeral(text),
     f"{_NAME}, without #ephemeral",
 )
 RESULT_TOPIC: Final = texts("name", lambda text: not text or is_valid_name(text), _NAME)
 HEAP: Final = texts(
-    *("size", re.compile(r"([1-9]\d*[kmgtKMGT]b?)?").fullmatch),
+    "size",
+    re.compile(r"([1-9]\d*[kmgtKMGT]b?)?").fullmatch,
     "is not a size: write a whole number with a unit, such as 512m",
 )
 MASTER: Final = texts(
-    *(
-        "master",
-        re.compile(r"|local(\[.+\])?|local-cluster\[.+\]|spark://.+|yarn|k8s://.+").fullmatch,
-    ),
+    "master",
+    re.compile(r"|local(\[.+\])?|local-cluster\[.+\]|spark://.+|yarn|k8s://.+").fullmatch,
     "is not a master: use local[*], spark://host:7077, yarn or k8s://https://host:443",
 )
 

@@ -23,7 +23,6 @@ from pyarrow.fs import FileSelector, FileSystem, PyFileSystem
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-S3_SCHEMES = ("s3", "s3a")
 _S3_OPTIONS = {
     "access.key": "AWS_ACCESS_KEY_ID",
     "secret.key": "AWS_SECRET_ACCESS_KEY",
@@ -95,7 +94,7 @@ def place_of(
     if address.startswith("file:"):
         address = f"/{address.removeprefix('file:').lstrip('/')}"
     parts = urlsplit(address)
-    known = s3_options(configuration.get, parts.netloc) if parts.scheme in S3_SCHEMES else {}
+    known = s3_options(configuration.get, parts.netloc) if parts.scheme in ("s3", "s3a") else {}
     return TablePlace(address, {**known, **(options or {})})
 
 

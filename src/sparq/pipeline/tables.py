@@ -49,8 +49,8 @@ PROPERTIES = {
     "delta.checkpointInterval": "50",
 }
 
+# A file: `path` is relative to the table's folder, `stats` JSON as in a Delta log.
 WRITTEN_DDL = "table STRING, path STRING, bytes BIGINT, stats STRING"
-"""A file: `path` is relative to the table's folder, `stats` JSON as in a Delta log."""
 
 # Properties of Spark's jobs.
 QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"

@@ -5,7 +5,7 @@ import json
 import polars as pl
 
 from sparq.demo.generator import generate
-from sparq.pipeline.sessions.pack import bucket_count, from_blob, pack
+from sparq.pipeline.sessions.pack import BUCKETS_PER_PARTITION, from_blob, pack
 from tests.pipeline.sessions.visitors import BEGIN_S, BROWSER, RULES, Click, messages, packed_rows
 
 
@@ -71,7 +71,7 @@ def test_a_partition_is_packed_as_one():
     There are 8 buckets per shuffle partition, a number that the checkpoint fixes.
     """
     table = messages([Click(at).line() for at in range(4)])
-    rows = pack(table.to_batches(max_chunksize=2), RULES, bucket_count(1))
+    rows = pack(table.to_batches(max_chunksize=2), RULES, BUCKETS_PER_PARTITION * 1)
 
     assert [len(one) for one in rows] == [8]
     assert [*pack(table.slice(0, 0).to_batches(), RULES, 8)] == []

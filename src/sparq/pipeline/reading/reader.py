@@ -41,7 +41,6 @@ ADDRESS_BYTES_MAX: Final = 255
 _HAS_STATUS: Final = ~pl.col("status").is_in(["-", "", "0", "-1"])
 _STATUS: Final = pl.col("status").cast(pl.Int32, strict=False)
 _BYTES: Final = pl.col("bytes").cast(pl.Int64, strict=False)
-_DURATION: Final = pl.col("duration")
 _REASONS: Final = (
     (pl.col("time").is_null(), "no time, or not a valid one"),
     (
@@ -60,7 +59,7 @@ _CLICK: Final = {
     "page": pl.col("path").str.splitn("?", 2).struct.field("field_0"),
     "status": pl.when(_HAS_STATUS).then(_STATUS),
     "bytes": _BYTES.fill_null(0),
-    "duration": pl.when((_DURATION >= 0) & _DURATION.is_finite()).then(_DURATION),
+    "duration": pl.when(pl.col("duration").is_between(0, 1e300)).then("duration"),  # finite
     "misfits": pl.col("misfits").fill_null(0),
     "reason": pl.coalesce("reason", *(pl.when(odd).then(pl.lit(why)) for odd, why in _REASONS)),
 }

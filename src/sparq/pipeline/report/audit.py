@@ -22,8 +22,6 @@ from sparq.pipeline.storage import TablePlace
 
 SQL = Path(__file__).with_name("audit.sql").read_text(encoding="utf-8")
 FIGURES = ("sessions", "minutes", "bytes", "visitors", "evicted_visits", "evicted_clicks")
-"""The figures of the page that are also in `report.json`."""
-
 HASH_DTYPE = "<u8"
 RECORDS = ("acknowledged", "resent")
 """Files with a hash for each publish with OK, and for each further send without an answer."""

@@ -42,8 +42,7 @@ RESTARTS_MAX = 50
 POLL_SECONDS = 0.25
 SHOW_SECONDS = 5.0
 STOP_SECONDS = 120.0
-BEHIND_SPARK = 10
-"""The niceness of the publishing thread: Spark's start, which takes longer, goes first."""
+BEHIND_SPARK = 10  # niceness of the publishing thread: Spark's start takes longer
 
 
 class PipelineRun:

@@ -21,16 +21,13 @@ from sparq.options.mistakes import Mistake
 from sparq.pipeline.folders import read_json
 from sparq.program.supervised import HOST, SupervisedDaemon, SupervisedProcess
 
-LOOKUPD_PORTS = (4161, 4160)
-NSQD_PORTS = (4151, 4150)
-"""For HTTP and for TCP clients."""
-PORT_STEP = 100
-"""Distance between the standard ports of two nsqds, large enough to avoid NSQ's other ports."""
+LOOKUPD_PORTS, NSQD_PORTS = (4161, 4160), (4151, 4150)  # for HTTP and for TCP clients
+PORT_STEP = 100  # between the ports of two nsqds: these avoid NSQ's other ports
 ADMIN_PORT = 4171
 START_SECONDS = 30.0
 APPLICATION = "sparq.pipeline.app"
+# Prefix of the application's message about a wrong setting. A restart would not help then.
 MISTAKE = "sparq pipeline: "
-"""Prefix of the application's message about a wrong setting. A restart would not help then."""
 
 
 def free_port(standard: int = 0) -> int:

@@ -15,11 +15,8 @@ from pathlib import Path
 from sparq.client import Producer
 from sparq.pipeline.report.audit import RECORDS, hashes
 
-BATCH_COUNT = 500
-"""Messages of one MPUB: enough to be cheap, far below the maximum size of a body."""
-BATCH_BYTES = 1 << 20
-UNDER_WAY = 8
-"""Maximum number of batches that wait for their OK at the same time."""
+BATCH_COUNT, BATCH_BYTES = 500, 1 << 20  # of one MPUB
+UNDER_WAY = 8  # batches that wait for their OK at the same time
 TIMEOUT_SECONDS = 120.0
 
 

@@ -25,18 +25,13 @@ from sparq.pipeline.metrics import hashes_of
 from sparq.pipeline.reading.schema import Reading
 from sparq.pipeline.sessions.rules import CLICK, KIND, Rules
 
-BUCKETS_PER_PARTITION = 8
+BUCKETS_PER_PARTITION = 8  # of the shuffle, of which Spark freezes the number
 PACKED_DDL = "bucket INT, marks STRING, published_s BIGINT, clicks BINARY, visitors BINARY"
 VISITOR: dict[str, Any] = {
     "visitor": pl.Int64,
     **dict.fromkeys(("address", "user_agent", "robot"), pl.String),
 }
 TEXT_CHARACTERS_MAX = 400  # a finding must fit into a message
-
-
-def bucket_count(shuffle_partitions: int) -> int:
-    """The number of buckets of a query with this many shuffle partitions, which Spark freezes."""
-    return BUCKETS_PER_PARTITION * shuffle_partitions
 
 
 def pack(

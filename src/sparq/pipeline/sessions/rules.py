@@ -87,7 +87,6 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 PARTS = ("visit", "kinds", "clicks", "columns", "windows", "rules")
-"""The tables of a rule file; to all but the first, users may add."""
 
 
 @dataclass(frozen=True, slots=True)

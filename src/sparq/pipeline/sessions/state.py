@@ -64,7 +64,6 @@ TOLD: dict[str, Any] = {
 }
 """A finding that was issued: its session, and the amount in its newest revision."""
 
-
 QUIET_S = 30
 STEP_S = 10
 
@@ -85,10 +84,7 @@ class LowMark(msgspec.Struct):
     batch_ms: int = 0
 
     def advance(self, marks: Iterable[Mapping[str, int]], batch_ms: int) -> None:
-        """Process one batch of this time, with each partition's newest event time of each nsqd.
-
-        These are clamped to the publish time: one click from a wrong clock must not close visits.
-        """
+        """Process one batch of this time, with each partition's newest event time of each nsqd."""
         self.clock_ms += min(max(batch_ms - self.batch_ms, 0), STEP_S * 1000)
         self.batch_ms = batch_ms
         for nsqd, at in (pair for one in marks for pair in one.items()):
