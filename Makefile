@@ -28,9 +28,8 @@ LOCKED := locks/build.txt locks/all.txt
 
 .DEFAULT_GOAL := check
 .DELETE_ON_ERROR:
-PROOFS := simulate model crash power bitrot full ioerror slow hostile equal fds clock term golden \
-	net cluster operator_day spark museum kill mixed
-.PHONY: help check run up test style types layers dead tidy tests bench latency idle clients interop wheel security docs site \
+PROOFS := simulate crash power bitrot full ioerror slow hostile clock term golden cluster spark mixed
+.PHONY: help check run up test style types layers dead tidy tests bench latency idle clients interop deploy wheel security docs site \
 	coverage mutants \
 	proofs $(PROOFS) spark-cluster delta slow-tests test-all move format lock vendor screenshot \
 	venv clean
@@ -62,7 +61,7 @@ CORE_TESTS += $(wildcard tests/scenarios/*/test_broker.py tests/scenarios/*/test
 check: style types layers dead tidy ## all checks and the tests of the core: the quick round
 	@$(BIN)/python -m pytest -rs $(CORE_TESTS)
 
-test: $(READY) ## all checks and tests, under 20 minutes on two cores (ARGS= SEED=)
+test: $(READY) ## all checks, and the tests that are not slow, in 10 minutes on two cores (ARGS= SEED=)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target style types layers dead $(CLASSES)
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory tests
@@ -90,16 +89,19 @@ bench: $(READY) ## measure speed and memory (ARGS=)
 	@$(BIN)/python -m bench $(ARGS)
 
 latency: $(READY) ## publish-to-deliver latency at 1,000 messages per second (ARGS=)
-	@$(BIN)/python -m bench.latency $(ARGS)
+	@$(BIN)/python -m bench --parts peers --peers sparq --only "latency at 1,000" $(ARGS)
 
 idle: $(READY) ## 10,000 idle connections: memory, heartbeats, a publisher's rate (ARGS=)
-	@$(BIN)/python -m bench.idle $(ARGS)
+	@$(BIN)/python -m bench.beside idle $(ARGS)
 
 clients: $(READY) ## compare the client with pynsq, gnsq and ansq: consuming, publishing (ARGS=)
 	@$(BIN)/python -m bench.clients $(ARGS)
 
 interop: $(READY) ## unmodified clients of other projects against nsqd and nsqlookupd
-	@$(BIN)/python -m pytest -rs tests/scenarios/interop
+	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs tests/scenarios/interop
+
+deploy: $(READY) ## the image, compose, Kubernetes, systemd, wheel and the pages about them (ARGS=)
+	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs tests/scenarios/deploy $(ARGS)
 
 wheel: $(READY) ## the pipeline from the wheel sparq-mq[spark]; pip downloads 1 GB (ARGS=)
 	@$(BIN)/python -m pytest -rs tests/scenarios/deploy/whole_spark.py $(ARGS)
@@ -110,7 +112,7 @@ SECURITY_TESTS += tests/scenarios/admin_pages/test_hostile.py
 SECURITY_TESTS += tests/scenarios/admin_pages/test_accessible.py
 
 security: $(READY) ## the tests of the security table (SECURITY.md), counted (ARGS=)
-	@$(BIN)/python -m pytest -rs $(SECURITY_TESTS) $(ARGS)
+	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs $(SECURITY_TESTS) $(ARGS)
 
 docs: $(READY) ## write docs/api.md, docs/tools.md and docs/behaviours.md from the code
 	@$(BIN)/python -m docs.reference
@@ -124,7 +126,7 @@ mutants: $(READY) ## make N= small mistakes in protocol, log and broker; count t
 site: $(READY) ## build the documentation as a site with search: build/site/html/index.html
 	@$(BIN)/python -m docs.site
 
-proofs: $(READY) ## run every proof, in about 90 minutes, and write GUARANTEES.md (ARGS=)
+proofs: $(READY) ## run every proof, in about 70 minutes, and write GUARANTEES.md (ARGS=)
 	@$(BIN)/python -m proofs $(ARGS)
 
 # One proof: make crash, make power ... (N= its size, SEED=, ARGS=; full, ioerror and power: FS=ext4, xfs, btrfs or
@@ -139,11 +141,11 @@ spark-cluster: $(READY) ## proof: the pipeline on a local Spark cluster, N= clic
 delta: $(READY) ## kill the pipeline N= times (10), check all its tables, and run the control (ARGS=)
 	@SLOW_TESTS=1 DELTA_KILLS=$(or $(N),10) $(BIN)/python -m pytest -rs -s tests/scenarios/pipeline/test_delta_killed.py $(ARGS)
 
-test-all: ## make test, with the tests that take minutes each, too (ARGS= SEED=)
+test-all: ## make test, with the slow tests, too, in 35 minutes on two cores (ARGS= SEED=)
 	@SLOW_TESTS=1 $(MAKE) --no-print-directory test
 
-slow-tests: $(READY) $(CLASSES) ## the tests that take minutes each and are skipped by make test (ARGS=)
-	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs -m slow $(ARGS)
+slow-tests: $(READY) $(CLASSES) ## the tests that make test skips as slow (ARGS=)
+	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs -m slow $(SPREAD) $(ARGS)
 
 move: $(READY) ## test sparq admin move with N= messages (a million), and with kills (ARGS=)
 	@MOVE_MESSAGES=$(or $(N),1000000) $(BIN)/python -m pytest -rs --timeout=3600 tests/tools/admin/test_moving.py $(ARGS)

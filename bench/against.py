@@ -16,31 +16,25 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench import instructions
-from bench.generator import Figures
 from bench.lines import LINES
-from bench.peers import SPEED, Contestant, never_missing
-from bench.peers.nsq import Sparq, SparqLater
-from bench.peers.peer import Peer
-from bench.results import Result
-from bench.table import Servers, measure
+from bench.peers import Contestant
+from bench.peers.nsq import Sparq
+from bench.table import Result, Servers, measure, row
 
 ROOT = Path(__file__).parents[1]
 ROUNDS = 5
 SECONDS = 0.5
 LIMIT = 0.03
-
-Figure = Callable[[Figures], float]
 
 
 class UnknownCommitError(Exception):
@@ -80,45 +74,25 @@ def extract(commit: str, folder: Path) -> Path:
     return folder / "src"
 
 
-def nsqd_from(source: Path, kind: type[Sparq], flags: Sequence[str] = ()) -> Callable[[Path], Peer]:
-    """A function that makes nsqds which run a source tree, with further flags."""
-    flagged: type[Sparq] = type(kind.__name__, (kind,), {"flags": (*kind.flags, *flags)})
-
-    def make(folder: Path) -> Peer:
-        peer = flagged(folder)
-        inherited = peer.program.environment or os.environ
-        peer.program.environment = {**inherited, "PYTHONPATH": str(source)}
-        return peer
-
-    return make
-
-
-def contestants(old: Path, kind: type[Sparq], flags: Sequence[str] = ()) -> list[Contestant]:
-    """This checkout, with further flags, the other commit, and the control."""
+def contestants(
+    old: Path, kind: type[Sparq], flags: Sequence[str], more: Sequence[str]
+) -> list[Contestant]:
+    """This checkout, with `more` flags, the other commit, and the control."""
     return [
-        Contestant(key, label, nsqd_from(source, kind, extra), never_missing, SPEED)
-        for key, label, source, extra in (
-            ("new", "this checkout", ROOT / "src", flags),
-            ("old", "the other commit", old, ()),
-            ("control", "the other commit again", old, ()),
+        Contestant(key, key, kind, (*flags, *extra), environment={"PYTHONPATH": str(source)})
+        for key, source, extra in (
+            ("new", ROOT / "src", more),
+            ("old", old, ()),
+            ("control", old, ()),
         )
     ]
 
 
-def rate(figures: Figures) -> float:
-    """Messages per second."""
-    return figures.rate
-
-
-def cpu(figures: Figures) -> float:
-    """Microseconds of nsqd's CPU per message."""
-    return figures.server_us
-
-
-def ratios(result: Result, figure: Figure) -> Ratios:
+def ratios(result: Result, figure: str) -> Ratios:
     """Medians, over the rounds, of the ratios of a figure."""
     new, old, control = (
-        [figure(each) for each in result.cells[key].rounds] for key in ("new", "old", "control")
+        [getattr(each, figure) for each in result.cells[key].rounds]
+        for key in ("new", "old", "control")
     )
     return Ratios(
         statistics.median(ours / theirs for ours, theirs in zip(new, old, strict=True)),
@@ -128,65 +102,41 @@ def ratios(result: Result, figure: Figure) -> Ratios:
 
 def line(result: Result) -> tuple[str, bool]:
     """A line as text, and whether it is neither slower nor uses more CPU."""
-    rates, costs = ratios(result, rate), ratios(result, cpu)
-    found = [
-        word
-        for word, lost in (("SLOWER", rates.is_beyond(-1)), ("DEARER", costs.is_beyond(1)))
-        if lost
-    ]
-    text = (
-        f"{result.name:<44}{rates.new:>8.3f}{rates.control:>10.3f}"
-        f"{costs.new:>10.3f}{costs.control:>10.3f}  {' '.join(found)}"
-    )
-    return text.rstrip(), not found
+    rates, costs = ratios(result, "rate"), ratios(result, "server_us")
+    lost = rates.is_beyond(-1), costs.is_beyond(1)
+    words = [word for word, is_lost in zip(("SLOWER", "DEARER"), lost, strict=True) if is_lost]
+    shown = [f"{each:.3f}" for each in (rates.new, rates.control, costs.new, costs.control)]
+    return f"{row(result.name, shown)}  {' '.join(words)}".rstrip(), not any(lost)
 
 
-def compare(
-    commit: str,
-    *,
-    only: str,
-    rounds: int,
-    seconds: float,
-    kind: type[Sparq] = Sparq,
-    flags: Sequence[str] = (),
-) -> bool:
+def compare(options: argparse.Namespace) -> bool:
     """Measure and print; return whether no line lost more than the limit.
 
     Raises:
         UnknownCommitError: see `extract`.
     """
+    where = instructions.MEMORY if options.instructions else "."
     holds = True
-    with tempfile.TemporaryDirectory(prefix="sparq-bench-", dir=".") as name:
+    with tempfile.TemporaryDirectory(prefix="sparq-bench-", dir=where) as name:
         folder = Path(name).resolve()
         servers = Servers(folder / "peers")
-        able = contestants(extract(commit, folder), kind, flags)
-        print(f"{'':<44}{'rate':>8}{'control':>10}{'CPU':>10}{'control':>10}", flush=True)
+        source = extract(options.commit, folder)
+        kind = instructions.CountedNsqd if options.instructions else Sparq
+        flags = ("--sync-every=2500",) if options.later else ()
+        able = contestants(source, kind, flags, options.flag)
+        lines = [each for each in LINES if options.only in each.name]
         try:
-            for each in LINES:
-                if only in each.name:
-                    text, lost_nothing = line(measure(each, able, servers, rounds, seconds))
-                    print(text, flush=True)
-                    holds = holds and lost_nothing
+            if options.instructions:
+                new, old, _ = map(servers.peer, able)
+                return instructions.compare(new, old, lines, options.rounds)
+            print(row("", ("rate", "control", "CPU", "control")), flush=True)
+            for each in lines:
+                text, is_kept = line(measure(each, able, servers, options.rounds, options.seconds))
+                print(text, flush=True)
+                holds = holds and is_kept
         finally:
             servers.close()
     return holds
-
-
-def count(commit: str, *, only: str, rounds: int, flags: Sequence[str] = ()) -> bool:
-    """Count instructions and print; return whether no line needs over 3 % more.
-
-    Raises:
-        UnknownCommitError: see `extract`.
-    """
-    with tempfile.TemporaryDirectory(prefix="sparq-bench-", dir=instructions.MEMORY) as name:
-        folder = Path(name)
-        servers = Servers(folder / "peers")
-        new, old, _ = contestants(extract(commit, folder), instructions.CountedNsqd, flags)
-        try:
-            new_peer, old_peer = servers.peer(new), servers.peer(old)
-            return instructions.compare(new_peer, old_peer, only=only, rounds=rounds)
-        finally:
-            servers.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -205,19 +155,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="minimum length of a run")
     parser.add_argument("--later", action="store_true", help="run nsqd with --sync-every=2500")
     parser.add_argument(
-        "--flag",
-        action="append",
-        default=[],
-        help="a further flag of this checkout's nsqd; repeatable",
+        "--flag", action="append", default=[], help="a further flag of this checkout's nsqd"
     )
     options = parser.parse_args(arguments)
-    kind = SparqLater if options.later else Sparq
-    common = {"only": options.only, "rounds": options.rounds, "flags": options.flag}
     try:
-        if options.instructions:
-            holds = count(options.commit, **common)
-        else:
-            holds = compare(options.commit, seconds=options.seconds, kind=kind, **common)
+        holds = compare(options)
     except UnknownCommitError as error:
         print(error, file=sys.stderr)
         return 2

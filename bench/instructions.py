@@ -28,9 +28,10 @@ from pathlib import Path
 import uvloop
 
 from bench.generator import Figures
-from bench.lines import LINES, Line
+from bench.lines import Line
 from bench.peers.nsq import Sparq
 from bench.peers.peer import Peer, Program, RefusedError
+from bench.table import row
 
 LIMIT = 1.03
 MEMORY = Path("/dev/shm")
@@ -48,9 +49,7 @@ class CountedNsqd(Sparq):
         *Sparq.command,
     )
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._millions = 0.0
+    _millions = 0.0
 
     def make_program(self) -> Program:
         """The daemon; hashes, and so the order of sets, are the same in each run."""
@@ -101,17 +100,17 @@ def text(name: str, new: Sequence[float], old: Sequence[float]) -> tuple[str, bo
     """A line as text, from the rounds of both sides, and whether it is within the limit."""
     ratios = [ours / theirs for ours, theirs in zip(new, old, strict=True)]
     ratio, distance = statistics.median(ratios), max(ratios) - min(ratios)
-    figures = f"{statistics.median(new):>12,.0f}{statistics.median(old):>12,.0f}"
-    mark = "" if ratio <= LIMIT else "  DEARER"
-    return f"{name:<44}{figures}{ratio:>8.3f}{distance:>8.3f}{mark}", ratio <= LIMIT
+    figures = [f"{statistics.median(each):,.0f}" for each in (new, old)]
+    shown = row(name, [*figures, f"{ratio:.3f}", f"{distance:.3f}"])
+    return shown + "  DEARER" * (ratio > LIMIT), ratio <= LIMIT
 
 
-def compare(new: Peer, old: Peer, *, only: str, rounds: int) -> bool:
+def compare(new: Peer, old: Peer, lines: Sequence[Line], rounds: int) -> bool:
     """Count each line in turn for both, and print; return whether no line needs over 3 % more."""
     all_hold = True
-    print(f"{'':<44}{'new':>12}{'old':>12}{'ratio':>8}{'range':>8}", flush=True)
-    for line in LINES:
-        if line.messages and only in line.name:
+    print(row("", ("new", "old", "ratio", "range")), flush=True)
+    for line in lines:
+        if line.messages:
             for nsqd in (new, old):  # what a first run loads is not counted
                 uvloop.run(line.run(nsqd, 0.0, line.messages))
             pairs = [(per_message(line, new), per_message(line, old)) for _ in range(rounds)]

@@ -15,11 +15,11 @@ import itertools
 import math
 import struct
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
-from bench import load
 from bench.generator import (
     DEADLINE_SECONDS,
     Consumer,
@@ -31,15 +31,13 @@ from bench.generator import (
     request_of,
 )
 from bench.peers.nsq import NsqPeer
-from bench.peers.peer import Deliveries, Peer, Publishing
+from bench.peers.peer import Deliveries, Peer, random_body
 
-BATCH = 200
-BATCH_WINDOW = 16
+BATCH, BATCH_WINDOW = 200, 16
 WINDOW = 2000
 LAG = 5000
 WARM_SECONDS = 0.1
-FILL_SECONDS = 0.5
-COUNTED_FILL_SECONDS = 600.0
+FILL_SECONDS, COUNTED_FILL_SECONDS = 0.5, 600.0
 COUNTED, SINGLE, WINDOWS = 20_000, 400, 40
 """How long a run is that counts instructions: messages in general, and one at a time; windows."""
 SECONDS_A_CHANNEL = 0.02
@@ -65,16 +63,16 @@ class Line:
 
     Attributes:
         name: its name in the table.
-        needs: features that a peer must have.
         run: runs once against a peer.
+        needs: features that a peer must have.
         seconds: minimum length of a run.
         has_times: whether its runs return times of requests or deliveries.
         messages: number of messages of a run that counts instructions; 0: there is none.
     """
 
     name: str
-    needs: frozenset[str]
     run: Measure
+    needs: frozenset[str] = frozenset()
     seconds: float = 0.0
     has_times: bool = False
     messages: int = COUNTED
@@ -101,38 +99,38 @@ class Shape:
     channels: int = 0
     ready: int = 2500
 
-    @property
-    def names(self) -> list[str]:
-        """Names of the channels."""
-        return [f"ch{number}" for number in range(self.channels)]
 
-    def publishing(self, peer: Peer, topic: str) -> Publishing:
-        """Open a connection for the requests."""
-        if self.over_http:
-            return cast(NsqPeer, peer).publishing_http(topic)
-        return peer.publishing(topic, batches=self.batch > 1)
-
-
-def new_topic() -> str:
-    """A topic name that no other run has."""
-    return f"bench{next(_topics)}"
+@asynccontextmanager
+async def a_run(peer: Peer, channels: int, ready: int) -> AsyncIterator[tuple[Run, str]]:
+    """A run, and a topic that no other run has; yields both, and removes what they leave."""
+    topic, names = f"bench{next(_topics)}", [f"ch{number}" for number in range(channels)]
+    peer.prepare(topic, names, ready)
+    run = Run(peer, lambda: 0)
+    try:
+        yield run, topic
+    finally:
+        await run.close()
+        peer.drop(topic, names)
 
 
 def publish(shape: Shape) -> Measure:
     """A run that only publishes; channels have no consumers."""
 
     async def measure(peer: Peer, seconds: float, messages: int = 0) -> Figures:
-        topic, body = new_topic(), load.body(shape.size)
-        peer.prepare(topic, shape.names, shape.ready)
-        run = Run(peer, lambda: sum(each.answered for each in publishers) * shape.batch)
+        body = random_body(shape.size)
         limit = messages // (shape.batch * shape.connections) or math.inf
-        publishers = []
-        try:
+        async with a_run(peer, shape.channels, shape.ready) as (run, topic):
+            publishers = []
             for _ in range(shape.connections):
-                publishing = shape.publishing(peer, topic)
+                if shape.over_http:
+                    publishing = cast(NsqPeer, peer).publishing_http(topic)
+                else:
+                    publishing = peer.publishing(topic, batches=shape.batch > 1)
                 request = request_of(publishing, body, shape.batch)
-                window = shape.window
-                publishers.append(await add_publisher(run, publishing, request, window, limit))
+                publishers.append(
+                    await add_publisher(run, publishing, request, shape.window, limit)
+                )
+            run.messages = lambda: sum(each.answered for each in publishers) * shape.batch
             begin = run.mark()
             for publisher in publishers:
                 publisher.begin()
@@ -141,9 +139,6 @@ def publish(shape: Shape) -> Measure:
                 run.times.clear()
                 begin = run.mark()
             return await run.figures(begin, seconds, messages)
-        finally:
-            await run.close()
-            peer.drop(topic, shape.names)
 
     return measure
 
@@ -152,28 +147,23 @@ def deliver(ready: int, consumers: int, count: int, size: int = 200) -> Measure:
     """A run that empties a full channel and acknowledges each message."""
 
     async def measure(peer: Peer, seconds: float, messages: int = 0) -> Figures:
-        topic = new_topic()
-        peer.prepare(topic, ["ch0"], ready * consumers)
-        limits = (messages, COUNTED_FILL_SECONDS) if messages else (count, FILL_SECONDS)
-        total = await fill(peer, topic, load.body(size), *limits)
-        found: list[Consumer] = []
+        async with a_run(peer, 1, ready * consumers) as (run, topic):
+            limits = (messages, COUNTED_FILL_SECONDS) if messages else (count, FILL_SECONDS)
+            total = await fill(peer, topic, random_body(size), *limits)
+            found: list[Consumer] = []
 
-        def changed(_: Deliveries) -> None:
-            if sum(each.taken for each in found) >= total:
-                run.finish()
+            def changed(_: Deliveries) -> None:
+                if sum(each.taken for each in found) >= total:
+                    run.finish()
 
-        run = Run(peer, lambda: sum(each.taken for each in found))
-        try:
             for _ in range(consumers):
                 consuming = peer.consuming(topic, "ch0", size, ready)
                 found.append(await add_consumer(run, consuming, changed))
+            run.messages = lambda: sum(each.taken for each in found)
             begin = run.mark()
             for consumer in found:
                 consumer.begin()
             return await run.figures(begin, seconds, messages)
-        finally:
-            await run.close()
-            peer.drop(topic, ["ch0"])
 
     return measure
 
@@ -182,15 +172,12 @@ def at_once(shape: Shape) -> Measure:
     """A run that publishes while each channel is consumed; counts deliveries per channel."""
 
     async def measure(peer: Peer, seconds: float, messages: int = 0) -> Figures:
-        topic, body = new_topic(), load.body(shape.size)
         batch = shape.batch if "batch" in peer.can else 1
         window = shape.window if batch > 1 else WINDOW
-        peer.prepare(topic, shape.names, shape.ready)
-        found: list[Consumer] = []
-        run = Run(peer, lambda: sum(each.taken for each in found) / len(found))
-        try:
+        async with a_run(peer, shape.channels, shape.ready) as (run, topic):
+            found: list[Consumer] = []
             publishing = peer.publishing(topic, batches=batch > 1)
-            request = request_of(publishing, body, batch)
+            request = request_of(publishing, random_body(shape.size), batch)
             ahead, limit = LAG // batch, messages // batch or math.inf
             publisher = await add_publisher(
                 run, publishing, request, min(window, ahead), min(ahead, limit)
@@ -200,9 +187,10 @@ def at_once(shape: Shape) -> Measure:
                 least = min(each.taken for each in found)
                 publisher.allow(min(ahead + least // batch, limit))
 
-            for name in shape.names:
-                consuming = peer.consuming(topic, name, shape.size, shape.ready)
+            for number in range(shape.channels):
+                consuming = peer.consuming(topic, f"ch{number}", shape.size, shape.ready)
                 found.append(await add_consumer(run, consuming, changed))
+            run.messages = lambda: sum(each.taken for each in found) / len(found)
             begin = run.mark()
             for consumer in found:
                 consumer.begin()
@@ -211,9 +199,6 @@ def at_once(shape: Shape) -> Measure:
                 await run.go_on(WARM_SECONDS)
                 begin = run.mark()
             return await run.figures(begin, seconds, messages)
-        finally:
-            await run.close()
-            peer.drop(topic, shape.names)
 
     return measure
 
@@ -222,80 +207,63 @@ def latency(rate: int, ready: int) -> Measure:
     """A run at an even rate that times each message from just before sending to its arrival."""
 
     async def measure(peer: Peer, seconds: float, messages: int = 0) -> Figures:
-        topic = new_topic()
-        body = load.body(200)
-        peer.prepare(topic, ["ch0"], ready)
+        body, count = random_body(200), max(1, int(seconds * rate))
+        async with a_run(peer, 1, ready) as (run, topic):
 
-        def changed(taken: Deliveries) -> None:
-            now = time.monotonic_ns()
-            run.times.extend((now - stamp) / 1e9 for stamp in taken.stamps)
+            def changed(taken: Deliveries) -> None:
+                now = time.monotonic_ns()
+                run.times.extend((now - stamp) / 1e9 for stamp in taken.stamps)
 
-        run = Run(peer, lambda: consumer.taken)
-        try:
             consuming = peer.consuming(topic, "ch0", len(body), ready)
             consuming.acknowledger.is_stamped = True
             consumer = await add_consumer(run, consuming, changed)
             publishing = peer.publishing(topic, batches=False)
             publisher = await add_publisher(run, publishing, b"-", WINDOW, 0)
+            run.messages = lambda: consumer.taken
             consumer.begin()
             await run.go_on(WARM_SECONDS)
-            begin = run.mark()
-            due = time.monotonic()
-            for _ in range(max(1, int(seconds * rate))):
+            begin, due = run.mark(), time.monotonic()
+            for _ in range(count):
                 due += 1 / rate
                 await run.go_on(max(0.0, due - time.monotonic()))
                 stamped = STAMP.pack(time.monotonic_ns()) + body[8:]
                 publisher.transport.write(publishing.one(stamped))
             deadline = due + DEADLINE_SECONDS
-            while consumer.taken < max(1, int(seconds * rate)) and time.monotonic() < deadline:
+            while consumer.taken < count and time.monotonic() < deadline:
                 await run.go_on(0.01)
             return run.since(begin)
-        finally:
-            await run.close()
-            peer.drop(topic, ["ch0"])
 
     return measure
 
 
-ANY: frozenset[str] = frozenset()
 BATCHES, CHANNELS, HTTP = frozenset({"batch"}), frozenset({"channels"}), frozenset({"http"})
+
+
+def counted(noun: str, count: int) -> str:
+    """A number with a noun."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def publishing_lines() -> Sequence[Line]:
     """Lines that publish, over TCP and HTTP."""
-    mpub = Shape(batch=BATCH, window=BATCH_WINDOW)
+    batches = Shape(batch=BATCH, window=BATCH_WINDOW)
+    one = publish(Shape(window=1))
+    mpub_one = publish(Shape(batch=BATCH, window=1))
+    many = publish(Shape(connections=10, window=200))
     found = [
-        Line("MPUB, pipelined, 200 of 200 B", BATCHES, publish(mpub)),
-        Line(
-            "MPUB, pipelined, 200 of 1 KiB",
-            BATCHES,
-            publish(Shape(size=1024, batch=BATCH, window=BATCH_WINDOW)),
-        ),
-        Line(
-            "MPUB, one at a time, 200 of 200 B",
-            BATCHES,
-            publish(Shape(batch=BATCH, window=1)),
-            has_times=True,
-        ),
-        Line("PUB, pipelined, 200 B", ANY, publish(Shape())),
-        Line("PUB, pipelined, 1 KiB", ANY, publish(Shape(size=1024))),
-        Line(
-            "PUB, pipelined, 200 B, 10 connections", ANY, publish(Shape(connections=10, window=200))
-        ),
-        Line(
-            "PUB, one at a time, 200 B",
-            ANY,
-            publish(Shape(window=1)),
-            has_times=True,
-            messages=SINGLE,
-        ),
+        Line("MPUB, pipelined, 200 of 200 B", publish(batches), BATCHES),
+        Line("MPUB, pipelined, 200 of 1 KiB", publish(replace(batches, size=1024)), BATCHES),
+        Line("MPUB, one at a time, 200 of 200 B", mpub_one, BATCHES, has_times=True),
+        Line("PUB, pipelined, 200 B", publish(Shape())),
+        Line("PUB, pipelined, 1 KiB", publish(Shape(size=1024))),
+        Line("PUB, pipelined, 200 B, 10 connections", many),
+        Line("PUB, one at a time, 200 B", one, has_times=True, messages=SINGLE),
     ]
     for path, batch in (("/pub", 1), ("/mpub", BATCH)):
         for connections in (1, 10):
-            shape = Shape(batch=batch, window=1, connections=connections, over_http=True)
-            noun = "connection" if connections == 1 else "connections"
-            name, count = f"HTTP {path}, {connections} {noun}", COUNTED if batch > 1 else SINGLE
-            found.append(Line(name, HTTP, publish(shape), messages=count))
+            run = publish(Shape(batch=batch, window=1, connections=connections, over_http=True))
+            name = f"HTTP {path}, {counted('connection', connections)}"
+            found.append(Line(name, run, HTTP, messages=COUNTED if batch > 1 else SINGLE))
     return found
 
 
@@ -304,51 +272,36 @@ def delivering_lines() -> Sequence[Line]:
     found = []
     for consumers in (1, 50):
         for ready, count in ((1, 20_000), (200, 100_000), (2500, 200_000)):
-            noun = "consumer" if consumers == 1 else "consumers"
-            name = f"deliver + FIN, {consumers} {noun}, RDY {ready}"
-            in_flight = consumers * ready
-            counted = SINGLE if in_flight == 1 else max(COUNTED, in_flight, WINDOWS * ready)
-            found.append(Line(name, ANY, deliver(ready, consumers, count), messages=counted))
-    found.append(
-        Line("deliver + FIN, 1 consumer, RDY 2500, 1 KiB", ANY, deliver(2500, 1, 50_000, 1024))
-    )
-    both = Shape(batch=BATCH, window=BATCH_WINDOW, channels=1)
-    found.append(Line("both at once, 200 B, RDY 2500", ANY, at_once(both)))
-    return found
+            name = f"deliver + FIN, {counted('consumer', consumers)}, RDY {ready}"
+            window = consumers * ready
+            messages = SINGLE if window == 1 else max(COUNTED, window, WINDOWS * ready)
+            found.append(Line(name, deliver(ready, consumers, count), messages=messages))
+    large = deliver(2500, 1, 50_000, 1024)
+    both = at_once(Shape(batch=BATCH, window=BATCH_WINDOW, channels=1))
+    found.append(Line("deliver + FIN, 1 consumer, RDY 2500, 1 KiB", large))
+    return [*found, Line("both at once, 200 B, RDY 2500", both)]
 
 
 def fan_out_lines() -> Sequence[Line]:
     """Lines with a topic that has several channels."""
     found = []
     for channels in (1, 10, 50):
-        noun = "channel" if channels == 1 else "channels"
         shape = Shape(batch=BATCH, window=BATCH_WINDOW, channels=channels)
-        name = f"fan-out, {channels} {noun}"
-        found.append(Line(f"{name}, no consumers", BATCHES | CHANNELS, publish(shape)))
-        seconds = channels * SECONDS_A_CHANNEL
-        each = Line(f"{name}, a consumer each", CHANNELS, at_once(shape), seconds)
-        found.append(replace(each, messages=max(4_000, COUNTED // channels)))
+        name, seconds = f"fan-out, {counted('channel', channels)}", channels * SECONDS_A_CHANNEL
+        messages = max(4_000, COUNTED // channels)
+        found += [
+            Line(f"{name}, no consumers", publish(shape), BATCHES | CHANNELS),
+            Line(f"{name}, a consumer each", at_once(shape), CHANNELS, seconds, messages=messages),
+        ]
     return found
-
-
-def latency_lines() -> Sequence[Line]:
-    """Lines that measure latency at a low rate."""
-    return [
-        Line(
-            f"latency at {rate:,} msg/s, RDY 100",
-            ANY,
-            latency(rate, 100),
-            1.0,
-            has_times=True,
-            messages=0,
-        )
-        for rate in (50, 1000)
-    ]
 
 
 LINES: tuple[Line, ...] = (
     *publishing_lines(),
     *delivering_lines(),
     *fan_out_lines(),
-    *latency_lines(),
+    *(
+        Line(f"latency at {rate:,} msg/s, RDY 100", latency(rate, 100), frozenset(), 1.0, True, 0)
+        for rate in (50, 1000)
+    ),
 )

@@ -17,10 +17,10 @@ from typing import Any
 
 import uvloop
 
-from bench import load
 from bench.generator import Figures, Run, add_consumer, fill
 from bench.peers import Contestant
-from bench.peers.peer import Deliveries, Peer
+from bench.peers.peer import Deliveries, Peer, random_body
+from bench.table import row
 
 NAME = "backlog"
 MESSAGES = 10_000_000
@@ -45,26 +45,25 @@ class Queued:
         drain: deliveries with FIN after that.
     """
 
-    label: str
     messages: int
     fill_rate: float
     memory_mib: tuple[float, float]
     restart_seconds: float
     drain: Figures
 
-    def line(self) -> str:
-        """The row of the table."""
-        before, after = self.memory_mib
-        return (
-            f"  {self.label:<42}{self.messages:>12,}{self.fill_rate:>12,.0f}{before:>10,.0f}"
-            f"{after:>10,.0f}{self.restart_seconds:>10.2f}{self.drain.rate:>12,.0f}"
-            f"{self.drain.server_us:>10.2f}{self.drain.generator_share:>10.0%}"
-        )
+    def columns(self) -> list[str]:
+        """The cells of its row."""
+        counts = (self.messages, self.fill_rate, *self.memory_mib)
+        drain = self.drain
+        return [
+            *(f"{count:,.0f}" for count in counts),
+            f"{self.restart_seconds:.2f}",
+            *(f"{drain.rate:,.0f}", f"{drain.server_us:.2f}", f"{drain.generator_share:.0%}"),
+        ]
 
 
-HEADER = (
-    f"{'kill -9 with messages of 200 B queued':<44}{'queued':>12}{'in msg/s':>12}{'MiB':>10}"
-    f"{'MiB after':>10}{'restart s':>10}{'out msg/s':>12}{'CPU us':>10}{'load busy':>10}"
+HEADINGS = (
+    *("queued", "in msg/s", "MiB", "MiB after", "restart s", "out msg/s", "CPU us", "load busy"),
 )
 
 
@@ -102,7 +101,7 @@ def measure(contestant: Contestant, folder: Path, wanted: int) -> Queued:
         peer.start()
         peer.prepare(TOPIC, [CHANNEL], READY)
         began = time.perf_counter()
-        filling = fill(peer, TOPIC, load.body(SIZE), wanted, FILL_SECONDS, batches=BATCHES)
+        filling = fill(peer, TOPIC, random_body(SIZE), wanted, FILL_SECONDS, batches=BATCHES)
         messages = uvloop.run(filling)
         fill_rate = messages / (time.perf_counter() - began)
         before = peer.memory_mib()
@@ -110,29 +109,21 @@ def measure(contestant: Contestant, folder: Path, wanted: int) -> Queued:
         began = time.perf_counter()
         peer.start()
         seconds, after, figures = uvloop.run(drain(peer, began))
-        return Queued(contestant.label, messages, fill_rate, (before, after), seconds, figures)
+        return Queued(messages, fill_rate, (before, after), seconds, figures)
     finally:
         peer.close()
 
 
-def run(folder: Path, wanted: int, contestants: Sequence[Contestant]) -> list[Queued]:
-    """Measure all contestants; print each when it is done."""
-    print(HEADER)
-    found = []
+def run(folder: Path, wanted: int, contestants: Sequence[Contestant]) -> None:
+    """Measure all contestants; print each when it is done, and sparq's targets."""
+    print(row("kill -9 with messages of 200 B queued", HEADINGS))
     for contestant in contestants:
         queued = measure(contestant, folder, wanted)
-        print(queued.line(), flush=True)
-        found.append(queued)
+        print(row(f"  {contestant.label}", queued.columns()), flush=True)
         if contestant.key == "sparq":
-            print(verdict(queued))
-    return found
-
-
-def verdict(queued: Queued) -> str:
-    """Whether sparq meets its targets, as text."""
-    seconds, memory = queued.restart_seconds, max(queued.memory_mib)
-    return (
-        f"  targets: restart under {TARGET_SECONDS:g} s: "
-        f"{'met' if seconds < TARGET_SECONDS else 'MISSED'}; "
-        f"memory under {TARGET_MIB:g} MiB: {'met' if memory < TARGET_MIB else 'MISSED'}"
-    )
+            for what, figure, limit in (
+                ("restart, s", queued.restart_seconds, TARGET_SECONDS),
+                ("memory, MiB", max(queued.memory_mib), TARGET_MIB),
+            ):
+                word = "met" if figure < limit else "MISSED"
+                print(f"  target: {what}: under {limit:g}: {word}")

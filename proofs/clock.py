@@ -1,31 +1,25 @@
-"""Moves nsqd's wall clock by days, and stops the daemon for a while: `make clock`.
+"""Moves nsqd's wall clock by days: `make clock`.
 
 nsqd runs under libfaketime (faked_time.py), with a workload all the time. In addition, a holder
 keeps messages in flight, and a deferrer publishes messages with DPUB and defers each once more with
 REQ, for 10 ms to 3 s each time.
 
-1. The clock jumps N times, by up to a day, forward and back. No message in flight is redelivered.
-   No deferred message comes before its due time on the proof's monotonic clock, or more than 100 ms
-   after it, not counting time for which the machine or the proof itself was stalled (lateness.py).
-2. After kill -9, nsqd starts with the clock set to another day. No message id is used twice.
-3. SIGSTOP for longer than three heartbeat intervals, then SIGCONT. No connection is lost, and no
-   deferred message is early.
-4. All messages are drained, and the checker counts.
+The clock jumps N times, by up to a day, forward and back. No message in flight is redelivered. No
+deferred message comes before its due time on the proof's monotonic clock, or more than 100 ms after
+it, not counting time for which the machine or the proof itself was stalled (lateness.py). Then all
+messages are drained, and the checker counts. `make simulate` starts brokers on other days.
 
-There are two controls. With controls/wall_timeouts.py timeouts use the wall clock: a jump must
-cause redeliveries and early deferred messages. With controls/late_timers.py timers fire a quarter
-of a second late: deferred messages must be late.
+There are two controls. With `wall_timeouts` a jump must cause redeliveries and early deferred
+messages. With `late_timers` deferred messages must be late.
 """
 
+from __future__ import annotations
+
 import asyncio
-import os
 import random
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 from tests.support.servers import NsqdServer
 from tests.support.v2_client import (
@@ -37,13 +31,23 @@ from tests.support.v2_client import (
 )
 
 from proofs import lateness, outcome
-from proofs.actors import Actor, Consumer, connect
-from proofs.checker import Verdict, check, total
-from proofs.daemon_fixture import NSQD, RunningActors, data_folder, started, wait_until
+from proofs.actors import Actor, connect
+from proofs.checker import Verdict
 from proofs.faked_time import DAY_SECONDS, WallClock
 from proofs.lateness import Lateness
 from proofs.outcome import Outcome, Plan, progress, skipped
-from proofs.workload import CHANNEL, TOPIC, Workload, until
+from proofs.workload import (
+    LIVE,
+    NSQD,
+    TOPIC,
+    RunningActors,
+    Workload,
+    data_folder,
+    make_topic,
+    started,
+    until,
+    wait_until,
+)
 from sparq.protocol.commands import dpub, sub
 
 HELD, LATER = "held", "later"
@@ -53,27 +57,8 @@ DELAY_MS = (10, 3_000)
 LATE_SECONDS_MAX = 0.1
 """Promised by P4."""
 STEP_COMMANDS = 100
-STARTS = (1, -1, -1, 1)
-"""Offset of the clock at each start, in days."""
-FULL_JUMPS = 20
-STOP_SECONDS, STOP_SECONDS_SHORT = 95.0, 2.0
-HEARTBEAT_MS = 30_000
 FLAGS = ("--msg-timeout=15m", "--max-bytes-per-file=4194304")
-WALL_TIMEOUTS = "proofs.controls.wall_timeouts"
-LATE_TIMERS = "proofs.controls.late_timers"
 PROMISES = ("P4", "P13")
-
-
-class Registrar(Consumer):
-    """A consumer that records the body of each message id, in a dict shared by all consumers."""
-
-    book: dict[bytes, bytes]
-    again: list[bytes]
-
-    def delivered(self, message: Message) -> bytes:
-        if self.book.setdefault(message.id, message.body) != message.body:
-            self.again.append(message.id)
-        return super().delivered(message)
 
 
 class Holder(Actor):
@@ -86,7 +71,7 @@ class Holder(Actor):
         self.errors = 0
 
     async def work(self, connection: AsyncV2Client) -> None:
-        await connection.send_all(sub(HELD, CHANNEL) + b"RDY %d\n" % (2 * HELD_MESSAGES))
+        await connection.send_all(sub(HELD, LIVE) + b"RDY %d\n" % (2 * HELD_MESSAGES))
         listening = asyncio.create_task(self.listen(connection))
         try:
             await self.releasing.wait()
@@ -115,7 +100,7 @@ class Deferrer(Actor):
         self.connection: AsyncV2Client | None = None
 
     async def work(self, connection: AsyncV2Client) -> None:
-        await connection.send_all(sub(LATER, CHANNEL) + b"RDY 1000\n")
+        await connection.send_all(sub(LATER, LIVE) + b"RDY 1000\n")
         self.connection = connection
         while True:
             for kind, data in await connection.frames():
@@ -132,8 +117,7 @@ class Deferrer(Actor):
             self.lateness.note(due, now)
         if message.attempts > 1:
             return b"FIN %s\n" % message.id
-        delay_ms = self.choose_delay(message.body)
-        return b"REQ %s %d\n" % (message.id, delay_ms)
+        return b"REQ %s %d\n" % (message.id, self.choose_delay(message.body))
 
     def choose_delay(self, body: bytes) -> int:
         """Choose a delay in milliseconds, and record the earliest due time."""
@@ -146,8 +130,7 @@ class Deferrer(Actor):
         connection = await connect(self.address)
         for _ in range(count):
             body = self.chance.randbytes(16)
-            delay_ms = self.choose_delay(body)
-            await connection.send_all(dpub(LATER, delay_ms, body))
+            await connection.send_all(dpub(LATER, self.choose_delay(body), body))
         left = count
         while left:
             left -= len(await connection.frames())
@@ -164,172 +147,80 @@ class Findings:
     early: int = 0
     latest: float = 0.0
     latest_net: float = 0.0
-    starts: int = 0
-    ids: int = 0
-    reused: int = 0
-    stopped_seconds: float = 0.0
-    broken: int = 0
     verdict: Verdict | None = None
 
     @property
     def holds(self) -> bool:
         """Whether there was no violation, and deferred messages were in time."""
-        wrong = self.redelivered + self.early + self.reused + self.broken
         in_time = self.deferred > 0 and self.latest_net <= LATE_SECONDS_MAX
-        return not wrong and in_time and bool(self.verdict and self.verdict.holds)
+        is_right = not self.redelivered and not self.early
+        return is_right and in_time and bool(self.verdict and self.verdict.holds)
 
 
-@dataclass(slots=True)
 class Proof:
     """One run against one nsqd."""
 
-    plan: Plan
-    server: NsqdServer
-    clock: WallClock
-    found: Findings = field(default_factory=Findings)
-    workload: Workload = field(init=False)
-    holder: Holder = field(init=False)
-    deferrer: Deferrer = field(init=False)
-    chance: random.Random = field(init=False)
-
-    def __post_init__(self) -> None:
-        address = self.server.tcp
-        self.chance = random.Random(f"{self.plan.seed} jumps")
-        self.workload = Workload.of(self.server, self.plan.seed)
-        book: dict[bytes, bytes] = {}
-        again: list[bytes] = []
-        for number, name in enumerate(("one", "two")):
-            consumer = Registrar(address, TOPIC, CHANNEL, self.workload.history, name)
-            consumer.book, consumer.again = book, again
-            self.workload.consumers[number] = consumer
-        self.holder = Holder(address)
-        self.deferrer = Deferrer(address, random.Random(f"{self.plan.seed} delays"))
+    def __init__(self, plan: Plan, server: NsqdServer, clock: WallClock) -> None:
+        self.plan, self.server, self.clock = plan, server, clock
+        self.found = Findings()
+        self.chance = random.Random(f"{plan.seed} jumps")
+        self.workload = Workload(server, plan.seed)
+        self.holder = Holder(server.tcp)
+        self.deferrer = Deferrer(server.tcp, random.Random(f"{plan.seed} delays"))
 
     async def run(self, *, is_control: bool) -> Findings:
-        """Run all steps; with a control, only those that its missing safeguard affects."""
-        found = self.found
+        """Defer and jump; with a control, without the workload."""
+        found, late = self.found, self.deferrer.lateness
         await asyncio.to_thread(self.prepare)
         async with AsyncExitStack() as stack:
             notes = stack.enter_context(lateness.sleeping(self.server.folder))
-            stack.enter_context(self.watching())
+            watching = asyncio.create_task(lateness.watch_loop(late.own))
+            stack.callback(watching.cancel)
             if not is_control:
-                stack.push_async_exit(running := self.workload.running())
-                await running.__aenter__()
+                await stack.enter_async_context(self.workload.running())
             async with RunningActors(self.holder, self.deferrer):
                 await until(lambda: len(self.holder.held) == HELD_MESSAGES, "held")
                 await until(lambda: self.deferrer.connection is not None, "subscribed")
                 await self.defer_and_jump(is_control=is_control)
-                self.note_lateness(notes)
-                if not is_control:
-                    await self.stop_for_a_while()
+                found.deferred, found.early = self.deferrer.came, self.deferrer.early
+                found.latest = late.latest()
+                found.latest_net = late.latest_net(lateness.stalls_of(notes))
             if not is_control:
-                await self.start_on_other_days()
                 await self.workload.drained()
-                found.verdict = total(check(self.workload.history).values())
-        registrar = self.workload.consumers[0]
-        assert isinstance(registrar, Registrar)
-        found.ids, found.reused = len(registrar.book), len(registrar.again)
+                found.verdict = self.workload.verdict()
         return found
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Record the times at which this event loop was stalled."""
-        task = asyncio.create_task(lateness.watch_loop(self.deferrer.lateness.own))
-        try:
-            yield
-        finally:
-            task.cancel()
-
-    def note_lateness(self, notes: Path) -> None:
-        """Record the lateness of the deferred messages so far; `notes` lists machine stalls."""
-        found, came = self.found, self.deferrer
-        found.deferred, found.early = came.came, came.early
-        found.latest = came.lateness.latest()
-        found.latest_net = came.lateness.latest_net(lateness.stalls_of(notes))
 
     def prepare(self) -> None:
         self.workload.make_topic()
         for topic in (HELD, LATER):
-            self.server.post(f"/topic/create?topic={topic}")
-            self.server.post(f"/channel/create?topic={topic}&channel={CHANNEL}")
+            make_topic(self.server, topic, (LIVE,))
         bodies = b"\n".join(b"%d" % number for number in range(HELD_MESSAGES))
         self.server.post(f"/mpub?topic={HELD}", bodies)
-
-    # The steps
 
     async def defer_and_jump(self, *, is_control: bool) -> None:
         """Defer messages before each jump; then wait for all of them."""
         for number in range(self.plan.count):
             progress(f"jump {number + 1}")
             await self.deferrer.defer(DEFERRED)
-            if number % 2:
-                offset = 0
-            else:
-                day = self.chance.choice((-DAY_SECONDS, DAY_SECONDS))
-                offset = self.chance.choice((day, int(day * self.chance.random())))
-            if is_control:
-                offset = DAY_SECONDS
-            await self.jump(offset)
+            day = self.chance.choice((-DAY_SECONDS, DAY_SECONDS))
+            offset = 0 if number % 2 else self.chance.choice((day, int(day * self.chance.random())))
+            self.clock.set(DAY_SECONDS if is_control else offset)
+            await asyncio.to_thread(wait_until, lambda: self.clock.is_seen_by(self.server), "seen")
             self.found.jumps += 1
             if not is_control:
                 await self.workload.goes_on(STEP_COMMANDS)
         await until(lambda: not self.deferrer.due, "come")
         figures = [
-            await asyncio.to_thread(self.server.channel, topic, CHANNEL) for topic in (HELD, TOPIC)
+            await asyncio.to_thread(self.server.channel, topic, LIVE) for topic in (HELD, TOPIC)
         ]
-        self.found.redelivered = sum(figure["timeout_count"] for figure in figures)
+        self.found.redelivered = sum(figure.get("timeout_count", 0) for figure in figures)
         self.holder.releasing.set()
-        await until(lambda: self.is_finished(HELD), "finished")
+        await until(self.is_finished, "finished")
         self.found.redelivered += self.holder.errors
 
-    def is_finished(self, topic: str) -> bool:
-        figures = self.server.channel(topic, CHANNEL)
+    def is_finished(self) -> bool:
+        figures = self.server.channel(HELD, LIVE)
         return not figures["depth"] and not figures["in_flight_count"]
-
-    async def jump(self, offset_seconds: int) -> None:
-        """Set the daemon's clock, and wait until the daemon uses it."""
-        self.clock.set(offset_seconds)
-        await asyncio.to_thread(wait_until, lambda: self.clock.is_seen_by(self.server), "seen")
-
-    async def stop_for_a_while(self) -> None:
-        """Stop nsqd for longer than a client may be silent, then let it continue."""
-        is_full = self.plan.count >= FULL_JUMPS
-        seconds = STOP_SECONDS if is_full else STOP_SECONDS_SHORT
-        progress(f"stopped for {seconds:.0f} s")
-        await self.deferrer.defer(DEFERRED)
-        before = self.connections()
-        with stopped(self.server):
-            await asyncio.sleep(seconds)
-        await self.workload.goes_on(STEP_COMMANDS)
-        await until(lambda: not self.deferrer.due, "come")
-        self.found.stopped_seconds = seconds
-        self.found.early = self.deferrer.early
-        self.found.broken = self.connections() - before
-
-    def connections(self) -> int:
-        others = self.holder.connections + self.deferrer.connections
-        return self.workload.connections() + others
-
-    async def start_on_other_days(self) -> None:
-        """Kill nsqd with kill -9 and start it on another day, several times."""
-        for day in STARTS[: max(1, self.plan.count // 5)]:
-            progress("started on another day")
-            self.server.kill9()
-            self.workload.history.kills += 1
-            self.clock.set(day * DAY_SECONDS)
-            await asyncio.to_thread(self.server.start)
-            self.found.starts += 1
-            await self.workload.goes_on(STEP_COMMANDS)
-
-
-@contextmanager
-def stopped(server: NsqdServer) -> Iterator[None]:
-    """Stop the daemon with SIGSTOP while the block runs."""
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
 
 
 def attempt(plan: Plan, clock: WallClock, module: str = NSQD) -> Findings:
@@ -352,23 +243,21 @@ def prove(plan: Plan) -> Outcome:
             f"jumps {found.jumps:,} · redelivered by jump {found.redelivered:,} · deferred "
             f"{found.deferred:,}, early {found.early:,}, latest {found.latest * 1000:,.0f} ms, "
             f"{found.latest_net * 1000:,.0f} ms without the machine's own stalls · "
-            f"starts on another day {found.starts:,}: ids {found.ids:,}, given twice "
-            f"{found.reused:,} · stopped for {found.stopped_seconds:.0f} s: connections broken "
-            f"{found.broken:,} · {found.verdict.line()}"
+            f"{found.verdict.line()}"
         )
         held, control = found.holds, ""
         if plan.control:
-            without = attempt(Plan(plan.seed, 1), clock, WALL_TIMEOUTS)
+            without = attempt(Plan(plan.seed, 1), clock, "wall_timeouts")
+            late = attempt(Plan(plan.seed, 1), clock, "late_timers")
             control = (
                 f"with timeouts on the wall clock: redelivered by jump {without.redelivered:,}, "
-                f"early deferred {without.early:,}"
+                f"early deferred {without.early:,}; with late timers: latest "
+                f"{late.latest_net * 1000:,.0f} ms"
             )
-            late = attempt(Plan(plan.seed, 1), clock, LATE_TIMERS)
-            control += f"; with late timers: latest {late.latest_net * 1000:,.0f} ms"
             held = held and without.redelivered > 0 and without.early > 0
             held = held and late.latest_net > LATE_SECONDS_MAX
     return Outcome(PROMISES, figures, held, control)
 
 
 if __name__ == "__main__":
-    sys.exit(outcome.run("clock", prove, count=FULL_JUMPS, of="jumps"))
+    sys.exit(outcome.run("clock", prove, count=20, of="jumps"))

@@ -5,12 +5,13 @@ SIGTERM, and started again; several may be down at once. Meanwhile a producer of
 library publishes to the nsqds that it finds. Two consumers, which are never restarted, handle a
 channel each: one is given the nsqds' addresses, the other finds them through the nsqlookupds.
 
-At the end, both consumers must have handled every acknowledged message. Each time an nsqd is back,
+Then, with one nsqlookupd down at a time, consumers wait for topics that are new. At the end, both
+consumers must have handled every acknowledged message. Each time an nsqd is back,
 the proof measures how long each consumer takes to subscribe again. For the consumer that knows the
 address, the time starts when the nsqd answers; for the other, when a running nsqlookupd lists it.
-The client's options determine the bounds of both times.
+The client's options determine the bounds of these times.
 
-The control (controls/late_commit.py) writes after the OK: it must lose messages.
+The control (`late_commit`) writes after the OK: it must lose messages.
 """
 
 import asyncio
@@ -27,15 +28,14 @@ from typing import Any
 from tests.support.servers import NsqdServer, Server, spawn_nsqlookupd
 
 from proofs import outcome
-from proofs.daemon_fixture import NSQD, data_folder, started
 from proofs.outcome import Outcome, Plan, progress
-from proofs.workload import until
+from proofs.workload import NSQD, data_folder, make_topic, started, until
 from sparq.client import Config, Consumer, Message, Producer
 from sparq.client.errors import PublishError
 from sparq.protocol.errors import RemoteError
 
-TOPIC, GIVEN, FOUND = "cluster", "given", "found"
-NSQDS, LOOKUPDS = 3, 2
+TOPIC, GIVEN, FOUND, NEW = "cluster", "given", "found", "new topic"
+NSQDS, LOOKUPDS, NEW_TOPICS = 3, 2, 4
 WORKERS = 16
 PAUSE_SECONDS = 0.005
 UP_SECONDS, DOWN_SECONDS = (0.5, 6.0), (0.1, 4.0)
@@ -43,7 +43,11 @@ GRACEFUL_SHARE = 0.25
 SAMPLE_SECONDS = 0.05
 POLL_SECONDS = RECONNECT_SECONDS = DIAL_SECONDS = 1.0
 TRIED_SECONDS = RECONNECT_SECONDS + DIAL_SECONDS
-BOUNDS = {GIVEN: TRIED_SECONDS, FOUND: max(TRIED_SECONDS, POLL_SECONDS + 1.0)}
+BOUNDS = {
+    GIVEN: TRIED_SECONDS,
+    FOUND: max(TRIED_SECONDS, POLL_SECONDS + 1.0),
+    NEW: POLL_SECONDS + 1.0,
+}
 """Seconds, as documented in docs/guide.md."""
 CONFIG = Config(
     lookupd_poll_interval=POLL_SECONDS,
@@ -55,7 +59,6 @@ CONFIG = Config(
 CONTROL_SECONDS = 12
 FULL_SECONDS = 60
 """From this many seconds on, the proof also fails if a consumer is back too late."""
-LATE_COMMIT = "proofs.controls.late_commit"
 PROMISES = ("P1", "P16")
 
 
@@ -65,7 +68,8 @@ class Findings:
 
     Attributes:
         refused: publishes that failed.
-        delays: seconds until a consumer was subscribed again, by its channel.
+        delays: seconds until a consumer was subscribed again, by its channel, or had a new topic's
+            message.
         missing: messages acknowledged but not handled, by channel.
         deaths: how often an nsqd, and an nsqlookupd, was ended.
         stuck: connections that the consumers lack at the end.
@@ -73,7 +77,7 @@ class Findings:
 
     acknowledged: int = 0
     refused: int = 0
-    delays: dict[str, list[float]] = field(default_factory=lambda: {GIVEN: [], FOUND: []})
+    delays: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in BOUNDS})
     missing: dict[str, int] = field(default_factory=dict)
     deaths: list[int] = field(default_factory=lambda: [0, 0])
     stuck: int = 0
@@ -137,10 +141,7 @@ class Cluster:
     async def run(self, seconds: float) -> Findings:
         """End daemons for this many seconds, then wait until all messages are handled."""
         for nsqd in self.nsqds:
-            await asyncio.to_thread(nsqd.post, f"/topic/create?topic={TOPIC}")
-            for channel in self.handled:
-                path = f"/channel/create?topic={TOPIC}&channel={channel}"
-                await asyncio.to_thread(nsqd.post, path)
+            await asyncio.to_thread(make_topic, nsqd, TOPIC, self.handled)
         async with self.producer, self.consumers[GIVEN], self.consumers[FOUND]:
             await until(self.all_connected, "connected")
             workers = [asyncio.create_task(self.publish(number)) for number in range(WORKERS)]
@@ -154,6 +155,8 @@ class Cluster:
             self.calm.set()
             await asyncio.gather(*interruptions)
             progress("calm")
+            for number in range(NEW_TOPICS):
+                await self.find_new_topic(f"new.{number}", self.lookupds[number % LOOKUPDS])
             self.publishing = False
             await asyncio.gather(*workers)
             with suppress(AssertionError):
@@ -224,10 +227,27 @@ class Cluster:
             await asyncio.sleep(SAMPLE_SECONDS)
         self.found.delays[name].append(0.0 if began is None else clock() - began)
 
-    def is_listed(self, nsqd: NsqdServer) -> bool:
-        """Return whether a running nsqlookupd lists this nsqd."""
+    async def find_new_topic(self, topic: str, lost: Server) -> None:
+        """Record how long a consumer waits for a new topic while an nsqlookupd is down."""
+        clock = asyncio.get_running_loop().time
+        places = [lookupd.http for lookupd in self.lookupds]
+        nsqd = self.nsqds[0]
+        await until(lambda: all(self.is_listed(nsqd, each) for each in self.lookupds), "registered")
+        async with Consumer(topic, "c", lookupd_http_addresses=places, config=CONFIG) as consumer:
+            await asyncio.to_thread(lost.kill9)
+            began = clock()
+            await asyncio.to_thread(nsqd.post, f"/pub?topic={topic}", b"x")
+            async with asyncio.timeout(10 * BOUNDS[NEW]):
+                async for message in consumer:
+                    self.found.delays[NEW].append(clock() - began)
+                    await message.finish()
+                    break
+        await asyncio.to_thread(lost.start)
+
+    def is_listed(self, nsqd: NsqdServer, *lookupds: Server) -> bool:
+        """Return whether one of these nsqlookupds lists this nsqd; none given: any that runs."""
         listed = b'"tcp_port":%d' % nsqd.tcp_port
-        for lookupd in self.lookupds:
+        for lookupd in lookupds or self.lookupds:
             with suppress(OSError):
                 if listed in lookupd.request("GET", f"/lookup?topic={TOPIC}")[1].replace(b" ", b""):
                     return True
@@ -268,7 +288,7 @@ def prove(plan: Plan) -> Outcome:
     held = found.holds and (found.in_time or plan.count < FULL_SECONDS)
     control = ""
     if plan.control:
-        without = attempt(plan, CONTROL_SECONDS, LATE_COMMIT)
+        without = attempt(plan, CONTROL_SECONDS, "late_commit")
         control = f"with the write after the OK: lost {without.lost:,}"
         held = held and without.lost > 0
     return Outcome(PROMISES, found.line(), held, control)

@@ -9,8 +9,8 @@ before it has left, so recoveries crash as well. Publishers (PUB and MPUB) and c
 channel `live` all the time, and an operator creates and deletes topics. At the end of a chain, nsqd
 starts without a crash point, the channel `late` is read for the first time, and the checker counts.
 
-The controls are chains of an nsqd that writes after its OK (controls/late_commit.py), or that
-writes finished messages late (controls/late_finish.py).
+The controls are chains of an nsqd that writes after its OK (`late_commit`), or that writes finished
+messages late (`late_finish`).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -29,25 +29,13 @@ from tests.support import strace
 from tests.support.servers import NsqdServer
 
 from proofs import faults, outcome
-from proofs.actors import HABITS, READY_COUNTS, Consumer, Publisher
-from proofs.checker import Verdict, check, lost_commands, total
-from proofs.daemon_fixture import (
-    DRAIN_SECONDS,
-    NSQD,
-    RunningActors,
-    data_folder,
-    is_drained,
-    started,
-    wait_until,
-)
-from proofs.history import History
-from proofs.kill import FLAGS, LATE_COMMIT, LATE_FINISH
+from proofs.checker import Verdict, lost_commands, total
 from proofs.operator import Operator
 from proofs.outcome import Outcome, Plan, progress, skipped
-from sparq.program.supervised import Process
+from proofs.workload import NSQD, Workload, data_folder, started
 
 PROMISES = ("P1", "P3", "P9")
-TOPIC, LIVE, LATE = "proof", "live", "late"
+FLAGS = ("--max-bytes-per-file=1048576", "--msg-timeout=60s")
 CHAIN_POINTS = 13
 CHAINS_AT_ONCE = 2
 LOAD_SECONDS = 5.0
@@ -72,7 +60,6 @@ CONTROL_DRAIN_SECONDS = 10.0
 ROUNDS_MAX = 4
 EARLY_CALLS, EARLY_NUMBER_MAX = ("pwrite64", "fdatasync", "writev"), 25
 SHOWN_MAX = 20
-LOG_SHOWN = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,36 +96,30 @@ def early_point(chance: random.Random) -> Point:
 class Chain:
     """One data path, and an nsqd that dies at each point of a series."""
 
-    seed: int
+    workload: Workload
     points: Sequence[Point]
     opens: int
-    server: NsqdServer
-    history: History = field(init=False)
     reached: Counter[str] = field(default_factory=Counter)
     recovery_seconds: float = 0.0
 
-    def __post_init__(self) -> None:
-        self.history = History(run=self.seed & 0xFFFFFFFF)
-
     async def run(self) -> Verdict:
         """Crash at each point, drain, and check."""
-        for path in (f"topic/create?topic={TOPIC}", *map(channel_path, (LIVE, LATE))):
-            await asyncio.to_thread(self.server.post, f"/{path}")
-        self.server.kill9()
-        publishers = [
-            Publisher(self.server.tcp, TOPIC, self.history, number) for number in range(len(HABITS))
-        ]
-        consumers = [self.consumer(LIVE, number) for number in range(len(READY_COUNTS))]
-        async with RunningActors(*publishers, *consumers, Operator(self.server.http, self.seed)):
+        workload, server = self.workload, self.workload.server
+        await asyncio.to_thread(workload.make_topic)
+        server.kill9()
+        async with workload.running(Operator(server.http, workload.seed)):
             for point in self.points:
                 await self.life(point)
-            for publisher in publishers:
-                publisher.stopping = True
-            await self.drain()
-        return total(check(self.history).values())
-
-    def consumer(self, channel: str, number: int) -> Consumer:
-        return Consumer(self.server.tcp, TOPIC, channel, self.history, f"{channel} {number}")
+            server.prefix = ()
+            began = time.monotonic()
+            await asyncio.to_thread(server.start)
+            self.recovery_seconds = time.monotonic() - began
+            if server.module == NSQD:
+                await workload.drained()
+            else:
+                with suppress(AssertionError):  # a control may never get there
+                    await workload.drained(CONTROL_DRAIN_SECONDS)
+        return workload.verdict()
 
     async def life(self, point: Point) -> None:
         """Start nsqd and wait until it dies at this point.
@@ -146,21 +127,22 @@ class Chain:
         Raises:
             AssertionError: nsqd ended otherwise than by SIGKILL.
         """
-        self.server.prefix = point.prefix(self.opens)
-        self.server.launch()
-        process = self.server.process
-        assert process is not None
-        status = await asyncio.to_thread(self.wait_for_death, process)
-        self.server.kill9()
-        self.history.kills += 1
+        server = self.workload.server
+        server.prefix = point.prefix(self.opens)
+        server.launch()
+        status = await asyncio.to_thread(self.wait_for_death, server)
+        server.kill9()
+        self.workload.history.kills += 1
         if status is not None:
             self.reached[point.call] += 1
             assert status == -signal.SIGKILL, (
-                f"nsqd ended with {status} at {point}:\n{self.server.log_text}"
+                f"nsqd ended with {status} at {point}:\n{server.log_text}"
             )
 
-    def wait_for_death(self, process: Process) -> int | None:
+    def wait_for_death(self, server: NsqdServer) -> int | None:
         """Return the exit status; None if nsqd still runs after LOAD_SECONDS of load."""
+        process = server.process
+        assert process is not None
         before, deadline, loaded = self.answered(), time.monotonic() + UP_SECONDS, False
         while (status := process.poll()) is None and time.monotonic() < deadline:
             if not loaded and self.answered() > before:
@@ -170,27 +152,7 @@ class Chain:
 
     def answered(self) -> int:
         """Return the number of publishing commands that have an outcome."""
-        return sum(map(len, self.history.publishers.values()))
-
-    async def drain(self) -> None:
-        """Start nsqd without a crash point, and drain both channels."""
-        self.server.prefix = ()
-        began = time.monotonic()
-        await asyncio.to_thread(self.server.start)
-        self.recovery_seconds = time.monotonic() - began
-        async with RunningActors(self.consumer(LATE, 3), self.consumer(LATE, 4)):
-            await asyncio.to_thread(self.wait_drained)
-
-    def wait_drained(self) -> None:
-        """Wait until both channels are empty; a control may never get there."""
-        guarded = self.server.module == NSQD
-        seconds = DRAIN_SECONDS if guarded else CONTROL_DRAIN_SECONDS
-        with nullcontext() if guarded else suppress(AssertionError):
-            wait_until(lambda: is_drained(self.server, TOPIC, (LIVE, LATE)), "drained", seconds)
-
-
-def channel_path(channel: str) -> str:
-    return f"channel/create?topic={TOPIC}&channel={channel}"
+        return sum(map(len, self.workload.history.publishers.values()))
 
 
 @dataclass(slots=True)
@@ -231,7 +193,7 @@ class Campaign:
         folder.mkdir()
         server = await asyncio.to_thread(started, folder, self.module, FLAGS)
         with server:
-            chain = Chain(seed, some, self.opens, server)
+            chain = Chain(Workload(server, seed, late=True), some, self.opens)
             verdict = await chain.run()
         self.verdicts.append(verdict)
         self.reached += chain.reached
@@ -239,7 +201,7 @@ class Campaign:
         progress(f"{self.module}: {self.reached.total()} crash points")
         if not verdict.holds and self.module == NSQD:
             print(f"\nchain {number}, {some}: {verdict.line()}")
-            print("\n".join(islice(lost_commands(chain.history), SHOWN_MAX)))
+            print("\n".join(islice(lost_commands(chain.workload.history), SHOWN_MAX)))
 
 
 def chunks(whole: Sequence[Point]) -> Iterator[Sequence[Point]]:
@@ -290,8 +252,8 @@ def figures(campaign: Campaign, verdict: Verdict) -> str:
 
 def controls(seed: int, folder: Path, opens: int) -> tuple[bool, str]:
     """Return whether both controls found violations, and the controls' results in words."""
-    late_commit = without_guard(LATE_COMMIT, seed, folder, opens)
-    late_finish = without_guard(LATE_FINISH, seed, folder, opens)
+    late_commit = without_guard("late_commit", seed, folder, opens)
+    late_finish = without_guard("late_finish", seed, folder, opens)
     text = (
         f"with the write after the OK: lost {late_commit.lost:,} · "
         f"with finishes written late: redelivered {late_finish.returned:,}"

@@ -19,13 +19,11 @@ from pathlib import Path
 from tests.support import strace
 from tests.support.servers import NsqdServer
 
-from proofs.actors import HABITS, READY_COUNTS, Consumer, Publisher
-from proofs.checker import Verdict, check, total
-from proofs.daemon_fixture import NSQD, RunningActors, is_drained, started, wait_until
-from proofs.history import History, Outcome
+from proofs.checker import Verdict
+from proofs.history import Outcome
 from proofs.operator import Operator
+from proofs.workload import LATE, NSQD, TOPIC, RunningActors, Workload, started, wait_until
 
-TOPIC, LIVE, LATE = "proof", "live", "late"
 FLAGS = ("--max-bytes-per-file=262144", "--msg-timeout=60s")
 UP_SECONDS = 60.0
 LIFE_SECONDS = 6.0
@@ -118,20 +116,13 @@ class Rig:
 
     def __init__(self, server: NsqdServer, seed: int) -> None:
         self.server = server
-        self.history = History(run=seed & 0xFFFFFFFF)
+        self.workload = Workload(server, seed, late=True)
+        self.history = self.workload.history
         self.tally = Tally()
-        self.publishers = [
-            Publisher(server.tcp, TOPIC, self.history, number) for number in range(len(HABITS))
-        ]
-        consumers = [self.consumer(LIVE, number) for number in range(len(READY_COUNTS))]
-        self.actors = RunningActors(*self.publishers, *consumers, Operator(server.http, seed))
-        for path in (f"topic/create?topic={TOPIC}", *map(channel_path, (LIVE, LATE))):
-            server.post(f"/{path}")
+        self.actors = self.workload.running(Operator(server.http, seed))
+        self.workload.make_topic()
         folders = {path.name: path for path in (server.folder / "topics").iterdir()}
         self.topic_folder = next(path for name, path in folders.items() if TOPIC in name)
-
-    def consumer(self, channel: str, number: int) -> Consumer:
-        return Consumer(self.server.tcp, TOPIC, channel, self.history, f"{channel} {number}")
 
     async def start(self, rule: Rule) -> None:
         """Run a life that ends as soon as nsqd answers or has refused to start."""
@@ -150,7 +141,7 @@ class Rig:
         with self.traced(rule, dark) as record:
             if not await asyncio.to_thread(self.comes_up):
                 return
-            late = [self.consumer(LATE, 1), self.consumer(LATE, 2)] if rule.reads else []
+            late = [self.workload.consumer(LATE, n) for n in (1, 2)] if rule.reads else []
             async with RunningActors(*late):
                 await asyncio.to_thread(self.wait_for_faults, record, rule.wanted)
             if (status := self.status()) is not None:
@@ -161,19 +152,14 @@ class Rig:
         if dark:
             self.tally.acknowledged_dark += sum(
                 command.count
-                for commands in self.history.publishers.values()
-                for command in commands
+                for command in self.workload.commands()
                 if command.outcome is Outcome.OK and command.after_kill == self.history.kills - 1
             )
 
     async def kill(self) -> None:
         """Kill nsqd with kill -9, and wait until publishers have read all its replies."""
         self.server.kill9()
-        await asyncio.to_thread(wait_until, self.is_unheard, "noticed by the publishers")
-
-    def is_unheard(self) -> bool:
-        """Return whether no publisher waits for a reply."""
-        return not any(publisher.unanswered for publisher in self.publishers)
+        await asyncio.to_thread(wait_until, self.workload.is_unheard, "noticed by the publishers")
 
     @contextmanager
     def traced(self, rule: Rule, dark: bool = False) -> Iterator[strace.Record]:
@@ -227,28 +213,17 @@ class Rig:
                 return
             time.sleep(POLL_SECONDS)
 
-    async def end(self, guarded: bool = True) -> Verdict:
+    async def end(self) -> Verdict:
         """Start nsqd without faults, drain both channels and return the checker's verdict."""
         self.server.prefix = ()
         await asyncio.to_thread(self.server.start)
-        for publisher in self.publishers:
-            publisher.stopping = True
-        async with RunningActors(self.consumer(LATE, 3), self.consumer(LATE, 4)):
-            await asyncio.to_thread(self.wait_drained, guarded)
-        return total(check(self.history).values())
-
-    def wait_drained(self, guarded: bool) -> None:
-        with suppress(*(() if guarded else (AssertionError,))):
-            wait_until(lambda: is_drained(self.server, TOPIC, (LIVE, LATE)), "drained")
+        await self.workload.drained()
+        return self.workload.verdict()
 
     def note_damage(self) -> None:
         """Add the messages reported as lost to damage; the next life counts from 0 again."""
         topics = self.server.get_json(f"/stats?format=json&topic={TOPIC}")["topics"]
         self.tally.damaged += sum(int(topic["damaged_messages"]) for topic in topics or ())
-
-
-def channel_path(channel: str) -> str:
-    return f"channel/create?topic={TOPIC}&channel={channel}"
 
 
 def rig(folder: Path, seed: int, module: str = NSQD) -> Rig:

@@ -16,10 +16,10 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from proofs.daemon_fixture import ROOT
 from proofs.golden_read import STOPPED_WALL_NS, describe
 from proofs.layout import batches
 from proofs.reopened import Reopened, replaced
+from proofs.workload import ROOT
 from sparq.broker.options import BrokerOptions
 from sparq.log import ledger
 from sparq.log.disk import RealDisk

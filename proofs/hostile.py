@@ -2,13 +2,12 @@
 
 Targets: the parser, a broker that executes the parsed commands, IDENTIFY, responses of authds and
 nsqlookupds, the client's receiver, both compressions, MPUB bodies and query strings over HTTP,
-nsqlookupd's protocol, the HTTP sites of both daemons, and the files of a data path: segments,
-batches as Spark reads them, ledgers, `sparq.json`, and queues of Go's nsqd.
+nsqlookupd's protocol, the HTTP sites of both daemons, batches as Spark reads them, and queues of
+Go's nsqd. `make bitrot` damages the files of a data path.
 
 1. A target raises only its documented errors. No execution takes more than a second of processor
    time. No target leaks memory, or exceeds a fixed amount of memory at any time.
-2. A seeded mutator changes valid inputs, and keeps each input that had a new outcome. Where
-   `atheris` can be installed, its libFuzzer also generates inputs, guided by code coverage.
+2. A seeded mutator changes valid inputs, and keeps each input that had a new outcome.
 3. The control switches off one guard per run, and the proof must notice each: an unchecked number
    (an exception), an unchecked size (a hang), unlimited decompression (memory).
 """
@@ -17,16 +16,17 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import struct
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import Final
+from typing import Final, NamedTuple
 
-from proofs.hostile_parts import guided
-from proofs.hostile_parts.unguarded import CONTROLS
-from proofs.hostile_parts.worker import Found, Target, work
+from proofs.fuzzing import Found, Target, work
 from proofs.outcome import Outcome, Plan, progress, run
+from sparq.protocol import compression, parser, receiver
+from sparq.protocol.layout import FRAME_HEADER_SIZE
 
 COUNT: Final = 5_200_000
 PROMISES: Final = ("P12",)
@@ -43,12 +43,66 @@ SLOT: Final = 450_000
 CONTROL_FINDINGS: Final = 1
 
 
+def _accept_any_number() -> None:
+    """Accept a number of RDY, REQ or DPUB without a check that it has only digits."""
+    setattr(parser, "_decimal", int)  # noqa: B010 - a replacement, which types do not allow
+
+
+def _accept_any_size() -> None:
+    """Accept negative sizes in a client's receiver, also -4, which leads to the same frame."""
+
+    def frames(self: receiver.Receiver) -> Iterator[tuple[int, bytes]]:
+        inflow = self._inflow
+        while True:
+            data, at = inflow.data, inflow.at
+            if len(data) - at < FRAME_HEADER_SIZE:
+                return inflow.wait_for(FRAME_HEADER_SIZE)
+            size, kind = struct.unpack_from(">ii", data, at)
+            if not -4 <= size <= self._max_frame_bytes:
+                raise receiver.FrameError("not a frame")
+            end = at + 4 + size
+            if end > len(data):
+                return inflow.wait_for(4 + size)
+            inflow.at = end
+            yield kind, data[at + FRAME_HEADER_SIZE : end]
+
+    setattr(receiver.Receiver, "frames", frames)  # noqa: B010 - a replacement as well
+
+
+def _inflate_all() -> None:
+    """Make Deflate decompress its whole input into one piece."""
+    setattr(compression, "PIECE_BYTES", 1 << 40)  # noqa: B010 - a replacement as well
+
+
+class Control(NamedTuple):
+    """A guard: how to switch it off, and which target must notice it.
+
+    Attributes:
+        switch_off: switches it off in this process.
+        target: name of the target.
+        executions: number of executions within which the target must notice it.
+        notices: kind of the finding: exceptions, hangs or memory.
+    """
+
+    switch_off: Callable[[], None]
+    target: str
+    executions: int
+    notices: str
+
+
+CONTROLS: Final = {
+    "numbers unchecked": Control(_accept_any_number, "parser", 20_000, "exceptions"),
+    "frame sizes unchecked": Control(_accept_any_size, "receiver", 40_000, "hangs"),
+    "inflation unbounded": Control(_inflate_all, "compression", 4_000, "memory"),
+}
+
+
 def all_targets() -> list[Target]:
     """Every target. Creating them starts servers, so each process creates its own."""
-    from proofs.hostile_parts import file_targets, parser_targets, server_targets
+    from proofs import hostile_targets
 
     logging.getLogger("sparq").setLevel(logging.ERROR)
-    return [*parser_targets.targets(), *file_targets.targets(), *server_targets.targets()]
+    return hostile_targets.targets()
 
 
 def execute(count: int, seed: str) -> list[Found]:
@@ -60,11 +114,9 @@ def execute(count: int, seed: str) -> list[Found]:
 
 def execute_without(guard: str, seed: str) -> list[Found]:
     """Run the target of a control with the guard switched off; in a new process."""
-    from proofs.hostile_parts import parser_targets
-
     control = CONTROLS[guard]
     control.switch_off()
-    (target,) = [one for one in parser_targets.targets() if one.name == control.target]
+    (target,) = [one for one in all_targets() if one.name == control.target]
     return [work(target, control.executions, seed, CONTROL_FINDINGS)]
 
 
@@ -123,13 +175,13 @@ def control(plan: Plan) -> tuple[bool, str]:
     return all(missed), f"noticed {' · '.join(said)}"
 
 
-def figures(found: Sequence[Found], led: int) -> str:
+def figures(found: Sequence[Found]) -> str:
     """The line of the report."""
-    executions = sum(one.executions for one in found) + led
+    executions = sum(one.executions for one in found)
     kept = max(one.kept_bytes for one in found) / (1 << 20)
     peak = max(one.peak_bytes for one in found) / (1 << 20)
     return (
-        f"executions {executions:,} (led by coverage {led:,}) · targets "
+        f"executions {executions:,} · targets "
         f"{len({one.name for one in found})}"
         f" · undocumented exceptions {sum(len(one.exceptions) for one in found)}"
         f" · hangs > 1 s {sum(len(one.hangs) for one in found)}"
@@ -140,8 +192,6 @@ def figures(found: Sequence[Found], led: int) -> str:
 def prove(plan: Plan) -> Outcome:
     """Attack all targets, then run the controls."""
     found = attack(plan)
-    led = guided.attack(plan.seed, plan.count // 20)
-    found += led
     for one in found:
         for finding in (*one.exceptions, *(f"hang in {hang}" for hang in one.hangs)):
             print(f"\r{finding}", file=sys.stderr)
@@ -149,8 +199,7 @@ def prove(plan: Plan) -> Outcome:
             kept, peak = one.kept_bytes >> 10, one.peak_bytes >> 10
             print(f"\r{one.name}: kept {kept} KiB, needed {peak} KiB", file=sys.stderr)
     held, said = control(plan) if plan.control else (True, "")
-    line = figures(found, sum(one.executions for one in led))
-    return Outcome(PROMISES, line, holds(found) and held, said)
+    return Outcome(PROMISES, figures(found), holds(found) and held, said)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ deletions and truncations. nsqd runs many times on one data path, and kill -9 en
 kinds of runs:
 
 - starts: only the N-th call of a kind fails. nsqd starts, or exits and logs the reason;
-- loads: every n-th call of a kind fails, while publishers and consumers work. nsqd keeps running,
-  refuses messages that it cannot store, and never syncs a file again after a failed sync of it;
+- loads: every n-th call of a kind fails, with an I/O error or for lack of space, while publishers
+  and consumers work. nsqd keeps running, refuses messages that it cannot store, and never syncs a
+  file again after a failed sync of it;
   From some moment on, each kind of call that changes files is refused until the kill, as by a
   quota, a read-only disk or a broken one;
 - blackouts: every sync fails. nsqd must acknowledge nothing.
@@ -14,7 +15,7 @@ kinds of runs:
 At the end nsqd starts without faults, everything is drained, and the checker counts. A message that
 was refused during faults may appear after a crash, because its truncation may have failed as well:
 that is counted, but is no violation. The control is an nsqd that ignores failed syncs
-(controls/ignored_sync_error.py).
+(`ignored_sync_error`).
 """
 
 import asyncio
@@ -28,13 +29,13 @@ from tests.support import strace
 
 from proofs import faults, outcome
 from proofs.checker import Verdict
-from proofs.daemon_fixture import data_folder
 from proofs.faults import Rig, Rule, placed
 from proofs.file_systems import Disks
 from proofs.outcome import Outcome, Plan, progress, skipped
+from proofs.workload import data_folder
 
-PROMISES = ("P8",)
-IGNORED_SYNC_ERROR, LOADED = "proofs.controls.ignored_sync_error", "proofs.loaded"
+PROMISES = ("P7", "P8")
+LOADED = "proofs.loaded"
 STARTS = {
     "openat": 16,
     "pread64": 10,
@@ -65,6 +66,16 @@ LOADS: tuple[Rule, ...] = (
     Rule((("fdatasync", "EIO", "{first}+3"), ("openat", "EIO", "{later}+5")), 16),
     Rule((("openat", "EMFILE", "{later}+3"),), 12),
 )
+LOADS += (
+    Rule((("pwrite64", "ENOSPC", "4{first}+9"),), 16),
+    Rule((("pwritev2", "ENOSPC", "{first}+4"),), 10),
+    Rule((("openat,mkdirat,renameat", "ENOSPC", "{first}+2"),), 6, in_topic=True),
+    Rule((("fallocate", "ENOSPC", "1"), ("pwrite64", "ENOSPC", "3{first}+7")), 16),
+    Rule(
+        (("ftruncate,renameat", "EDQUOT", "1+"), ("pwrite64,pwritev2", "EDQUOT", "9{first}+")), 30
+    ),
+)
+"""A disk without space, and one whose quota is used up."""
 UNTIL_KILL = (
     *(("pwrite64,pwritev2", error) for error in ("EIO", "EROFS", "EDQUOT")),
     *(("ftruncate", "EIO"), ("renameat", "EDQUOT"), ("unlinkat", "EROFS"), ("mkdirat", "EDQUOT")),
@@ -150,7 +161,7 @@ def prove(plan: Plan) -> Outcome:
 
 def run_control(folder: Path, seed: int) -> int:
     """Run the control; returns the number of publishes acknowledged while every sync fails."""
-    unsafe = faults.rig(folder, seed, IGNORED_SYNC_ERROR)
+    unsafe = faults.rig(folder, seed, "ignored_sync_error")
     with unsafe.server:
         unsafe.server.kill9()
         return asyncio.run(acknowledged_without_syncs(unsafe))

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from proofs import outcome
-from proofs.daemon_fixture import ROOT
 from proofs.file_systems import APART, Disks, lacking
 from proofs.outcome import Outcome, Plan, skipped
+from proofs.workload import ROOT
 
 PROMISES = ("P2", "P3", "P9", "P15")
 RELAXED_LOST_MAX = 2_500

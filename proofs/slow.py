@@ -1,65 +1,48 @@
 """Consumers that never read their messages: `make slow`.
 
 A topic has a backlog of N MiB. For every 2,500 of its messages, one consumer subscribes with RDY
-2500 and never reads a byte. Meanwhile another topic is published to and consumed, in short rounds
-alternately with and without the stuck consumers.
+2500 and never reads a byte. Meanwhile a workload publishes and consumes another topic.
 
 1. The daemon's memory never exceeds a bound that does not depend on the backlog: its memory at the
    start, working memory, the block cache, publishes waiting to be written, two output buffers per
    connection, and a fixed number of bytes per message in flight.
-2. A message of the healthy topic costs the daemon no more CPU time than without stuck consumers.
-   (Its rate is shown, too, but depends on the machine's other load.)
+2. The workload goes on, and nothing of it is lost.
 3. A consumer that does not read is dropped after its heartbeat interval, and every message sent to
    stuck consumers can still be delivered.
 
-The control (controls/never_paused.py) keeps writing to consumers that do not read: there the memory
-must exceed the bound.
+The control (`never_paused`) keeps writing to consumers that do not read: there the memory must
+exceed the bound.
 """
+
+from __future__ import annotations
 
 import asyncio
 import json
 import os
 import socket
-import statistics
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from tests.support.servers import NsqdServer
-from tests.support.v2_client import (
-    FRAME_MESSAGE,
-    MAGIC,
-    OK,
-    OK_BYTES,
-    AsyncV2Client,
-    V2Client,
-    decode_message,
-)
+from tests.support.v2_client import MAGIC, OK, OK_BYTES, V2Client
 
 from proofs import outcome
-from proofs.actors import Actor, connect
-from proofs.daemon_fixture import NSQD, RunningActors, data_folder, started
+from proofs.actors import connect
+from proofs.checker import Verdict
 from proofs.outcome import Outcome, Plan, progress
-from proofs.workload import WAIT_SECONDS, until
+from proofs.workload import NSQD, WAIT_SECONDS, Workload, data_folder, make_topic, started, until
 from sparq.protocol.commands import identify, mpub, rdy, sub
 
-STUCK, HEALTHY, CHANNEL = "stuck", "healthy", "c"
+STUCK, CHANNEL = "stuck", "c"
 BODY_BYTES = 4_096
 MPUB_BODIES = 64
 RDY = 2_500
 WINDOW = 8
-HEALTHY_BODIES = 100
-HEALTHY_BYTES = 200
-ROUNDS = 5
-FULL_ROUNDS = 15
-"""Number of rounds from which on the rate is judged: single rounds are between 0.6 and 2.2 on a
-shared machine, and the median of five was between 0.77 and 1.10 in four runs of the same code."""
-MEASURED_SECONDS = 1.0
-HEALTHY_SHARE_MIN = 0.8
-TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
+STEP_COMMANDS = 500
 MIB: Final = 1 << 20
 CACHE_BYTES = 64 * MIB
 UNWRITTEN_BYTES = 16 * MIB
@@ -70,73 +53,22 @@ OUTPUT_BYTES = 2 * MIB
 """Two output buffers of a connection."""
 IN_FLIGHT_BYTES = 64
 """Maximum memory per message in flight."""
-FULL_MIB = 1_024
-"""Below this backlog the run is too short for meaningful rates."""
 FLAGS = ("--msg-timeout=15m", "--max-msg-timeout=15m")
-NEVER_PAUSED = "proofs.controls.never_paused"
 PROMISES = ("P11", "P12")
-
-
-class Flow(Actor):
-    """The healthy topic's only publisher or consumer; each counts its messages."""
-
-    def __init__(self, address: str, *, consumes: bool) -> None:
-        super().__init__(address)
-        self.consumes = consumes
-        self.count = 0
-
-    async def work(self, connection: AsyncV2Client) -> None:
-        await (self.consume(connection) if self.consumes else self.publish(connection))
-
-    async def publish(self, connection: AsyncV2Client) -> None:
-        batch = mpub(HEALTHY, [os.urandom(HEALTHY_BYTES)] * HEALTHY_BODIES)
-        await connection.send_all(batch * WINDOW)
-        while not self.stopping:
-            answers = await connection.frames()
-            self.count += len(answers) * HEALTHY_BODIES
-            await connection.send_all(batch * len(answers))
-
-    async def consume(self, connection: AsyncV2Client) -> None:
-        await connection.send_all(sub(HEALTHY, CHANNEL) + b"RDY %d\n" % RDY)
-        while not self.stopping:
-            messages = [
-                decode_message(data)
-                for kind, data in await connection.frames()
-                if kind == FRAME_MESSAGE
-            ]
-            await connection.send_all(b"".join(b"FIN %s\n" % message.id for message in messages))
-            self.count += len(messages)
-
-
-class Pace(NamedTuple):
-    """Rate of the healthy topic: messages per second, and per second of nsqd's CPU time."""
-
-    rate: float
-    per_cpu_second: float
 
 
 @dataclass(slots=True)
 class Findings:
     """Results of one run; memory in bytes."""
 
-    messages: int = 0
-    consumers: int = 0
+    messages: int
+    consumers: int
+    impatient: int
     bound: int = 0
     peak: int = 0
-    alone: list[Pace] = field(default_factory=list)
-    beside: list[Pace] = field(default_factory=list)
     dropped: int = 0
-    impatient: int = 0
     kept: int = 0
-
-    @property
-    def share(self) -> Pace:
-        """The healthy consumer's pace with stuck consumers, relative to that without them."""
-        pairs = list(zip(self.beside, self.alone, strict=True))
-        return Pace(
-            statistics.median(beside.rate / alone.rate for beside, alone in pairs),
-            statistics.median(b.per_cpu_second / a.per_cpu_second for b, a in pairs),
-        )
+    verdict: Verdict | None = None
 
 
 class Proof:
@@ -144,88 +76,68 @@ class Proof:
 
     def __init__(self, plan: Plan, server: NsqdServer) -> None:
         self.server = server
-        self.rounds = FULL_ROUNDS if plan.count >= FULL_MIB else ROUNDS
-        self.messages = plan.count * MIB // BODY_BYTES // MPUB_BODIES * MPUB_BODIES
-        self.consumers = max(2, self.messages // RDY)
-        self.impatient = max(1, self.consumers // 10)
-        self.found = Findings(self.messages, self.consumers, impatient=self.impatient)
+        self.workload = Workload(server, plan.seed)
+        messages = plan.count * MIB // BODY_BYTES // MPUB_BODIES * MPUB_BODIES
+        consumers = max(2, messages // RDY)
+        self.found = Findings(messages, consumers, max(1, consumers // 10))
 
     async def run(self, *, is_control: bool) -> Findings:
         """Run all steps; for a control, only those that show that the guard is needed."""
-        found = self.found
+        found, server = self.found, self.server
         found.bound = (
-            memory(self.server.pid, "VmRSS")
+            memory(server.pid, "VmRSS")
             + CACHE_BYTES
             + UNWRITTEN_BYTES
             + WORKING_BYTES
-            + self.consumers * OUTPUT_BYTES
-            + self.messages * IN_FLIGHT_BYTES
+            + found.consumers * OUTPUT_BYTES
+            + found.messages * IN_FLIGHT_BYTES
         )
-        for topic in (STUCK, HEALTHY):
-            await self.post(f"/topic/create?topic={topic}")
-            await self.post(f"/channel/create?topic={topic}&channel={CHANNEL}")
+        await asyncio.to_thread(self.workload.make_topic)
+        await asyncio.to_thread(make_topic, server, STUCK, (CHANNEL,))
         await self.fill()
         if is_control:
-            with self.stuck_consumers(self.consumers):
+            with self.stuck_consumers(found.consumers):
                 await self.until_they_are_stuck()
         else:
-            await self.measure_healthy_topic()
-            await self.until_dropped()
-        found.peak = memory(self.server.pid, "VmHWM")
-        figures = await asyncio.to_thread(self.server.channel, STUCK, CHANNEL)
-        found.kept = figures["depth"] + figures["in_flight_count"]
+            async with self.workload.running():
+                with self.stuck_consumers(found.consumers):
+                    await self.until_they_are_stuck()
+                    await self.workload.goes_on(STEP_COMMANDS)
+                await until(lambda: self.figure("client_count") == 0, "gone")
+                await self.until_dropped()
+                await self.workload.drained()
+            found.verdict = self.workload.verdict()
+        found.peak = memory(server.pid, "VmHWM")
+        found.kept = self.figure("depth") + self.figure("in_flight_count")
         return found
 
     async def fill(self) -> None:
         """Publish the backlog."""
         batch = mpub(STUCK, [os.urandom(BODY_BYTES) for _ in range(MPUB_BODIES)])
         connection = await connect(self.server.tcp)
-        left = unanswered = self.messages // MPUB_BODIES
-        for _ in range(min(WINDOW, left)):
-            await connection.send_all(batch)
-            left -= 1
+        unanswered = self.found.messages // MPUB_BODIES
+        left = unanswered - WINDOW
+        await connection.send_all(batch * min(WINDOW, unanswered))
         while unanswered:
             for kind, data in await connection.frames():
                 assert (kind, data) == OK, data
                 unanswered -= 1
-                if left:
+                if left > 0:
                     await connection.send_all(batch)
                     left -= 1
-            progress(f"backlog {self.messages - unanswered * MPUB_BODIES:,}")
+            progress(f"backlog {self.found.messages - unanswered * MPUB_BODIES:,}")
         connection.abort()
-
-    async def measure_healthy_topic(self) -> None:
-        """Measure the healthy topic's rate alternately without and with the stuck consumers."""
-        consumer = Flow(self.server.tcp, consumes=True)
-        async with RunningActors(Flow(self.server.tcp, consumes=False), consumer):
-            for _ in range(self.rounds):
-                self.found.alone.append(await self.pace(consumer))
-                with self.stuck_consumers(self.consumers):
-                    await self.until_they_are_stuck()
-                    self.found.beside.append(await self.pace(consumer))
-                await self.until_clients(0)
-                progress(f"healthy: {self.found.share.rate:.0%}")
-
-    async def pace(self, consumer: Flow) -> Pace:
-        """Measure its pace over a short time, starting with its next message."""
-        first = consumer.count
-        await until(lambda: consumer.count > first, "consumed")
-        loop, pid = asyncio.get_running_loop(), self.server.pid
-        before, began, spent = consumer.count, loop.time(), cpu_seconds(pid)
-        await asyncio.sleep(MEASURED_SECONDS)
-        count = consumer.count - before
-        seconds, cpu = loop.time() - began, cpu_seconds(pid) - spent
-        return Pace(count / seconds, count / max(cpu, TICK_SECONDS))
 
     async def until_dropped(self) -> None:
         """Check that nsqd drops exactly the stuck consumers with a short heartbeat interval."""
-        patient = self.consumers - self.impatient
+        found = self.found
+        patient = found.consumers - found.impatient
         with (
             self.stuck_consumers(patient),
-            self.stuck_consumers(self.impatient, heartbeat_ms=1_000),
+            self.stuck_consumers(found.impatient, heartbeat_ms=1_000),
         ):
-            await self.until_clients(patient)
-            self.found.dropped = self.consumers - await self.clients()
+            await until(lambda: self.figure("client_count") <= patient, "dropped")
+            found.dropped = found.consumers - self.figure("client_count")
 
     @contextmanager
     def stuck_consumers(self, count: int, heartbeat_ms: int = 0) -> Iterator[None]:
@@ -250,31 +162,14 @@ class Proof:
 
     async def until_they_are_stuck(self) -> None:
         """Wait until nsqd delivers nothing more although messages are waiting."""
-        before = -1
-        while True:
-            figures = await asyncio.to_thread(self.server.channel, STUCK, CHANNEL)
-            if figures["in_flight_count"] == before and figures["client_count"] == self.consumers:
-                return
-            before = figures["in_flight_count"]
+        before, now = -1, 0
+        while before != now or self.figure("client_count") != self.found.consumers:
             await asyncio.sleep(0.5)
+            before, now = now, self.figure("in_flight_count")
 
-    async def clients(self) -> int:
-        figures = await asyncio.to_thread(self.server.channel, STUCK, CHANNEL)
-        return int(figures["client_count"])
-
-    async def until_clients(self, count: int) -> None:
-        async with asyncio.timeout(60):
-            while await self.clients() > count:  # noqa: ASYNC110 - asked over HTTP, no event
-                await asyncio.sleep(0.1)
-
-    async def post(self, path: str) -> None:
-        await asyncio.to_thread(self.server.post, path)
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU seconds that a process has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * TICK_SECONDS
+    def figure(self, name: str) -> int:
+        """Return one of nsqd's figures of the stuck consumers' channel."""
+        return int(self.server.channel(STUCK, CHANNEL)[name])
 
 
 def memory(pid: int, name: str) -> int:
@@ -295,21 +190,18 @@ def attempt(plan: Plan, module: str = NSQD) -> Findings:
 def prove(plan: Plan) -> Outcome:
     """Run the proof and its control."""
     found = attempt(plan)
+    assert found.verdict is not None
     figures = (
         f"backlog {plan.count:,} MiB, {found.consumers:,} consumers that never read · "
         f"RSS peak {found.peak >> 20:,} MiB (bound {found.bound >> 20:,}) · "
-        f"healthy consumer's rate {found.share.rate:.0%}, messages per second of CPU "
-        f"{found.share.per_cpu_second:.0%} · "
         f"dropped by the write timeout {found.dropped:,}/{found.impatient:,} · "
-        f"still there {found.kept:,}/{found.messages:,}"
+        f"still there {found.kept:,}/{found.messages:,} · beside them: {found.verdict.line()}"
     )
-    held = found.peak <= found.bound and found.kept == found.messages
+    held = found.peak <= found.bound and found.kept == found.messages and found.verdict.holds
     held = held and found.dropped == found.impatient
-    if plan.count >= FULL_MIB:
-        held = held and found.share.per_cpu_second >= HEALTHY_SHARE_MIN
     control = ""
     if plan.control:
-        without = attempt(Plan(plan.seed, min(plan.count, 256)), NEVER_PAUSED)
+        without = attempt(Plan(plan.seed, min(plan.count, 256)), "never_paused")
         control = (
             f"without a pause while clients do not read: RSS peak {without.peak >> 20:,} MiB "
             f"(bound {without.bound >> 20:,})"

@@ -8,7 +8,7 @@ or all of them), and when. The runner restarts what has ended. Then its audit mu
 tables, counted here once more (`exactly_once`), must have every message exactly once.
 
 The control is a run whose reader does not keep to the batches planned in the checkpoint
-(controls/unplanned_reader.py): after a kill it reads to the current end of the log. Its archive
+(unplanned_reader.py): after a kill it reads to the current end of the log. Its archive
 must contain duplicates. That requires a kill during an archive batch while the log still grows: a
 control without such a kill is run again, at most three times in all.
 """
@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from proofs import outcome
-from proofs.daemon_fixture import data_folder, python_path
 from proofs.exactly_once import archived, problems
 from proofs.outcome import Outcome, Plan, progress
 from proofs.spark_cluster_parts.checkpoint import Checkpoints
-from proofs.spark_cluster_parts.programs import is_java
+from proofs.spark_cluster_parts.standalone import is_java
+from proofs.workload import data_folder, python_path
 from sparq.program.supervised import SupervisedProcess, members_of
 
 POLL_SECONDS = 0.02
@@ -51,7 +51,7 @@ CONTROL_CLICKS = 40_000
 CONTROL_RUNS = 3
 NSQD_KILLS, DRIVER_KILLS = 2, 3
 SMALL_BATCHES = "proofs.small_batches"
-UNPLANNED = "proofs.controls.unplanned_reader"
+UNPLANNED = "proofs.unplanned_reader"
 PATHS = {**os.environ, "PYTHONPATH": python_path()}
 PROMISES = ("P14",)
 

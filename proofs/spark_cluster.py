@@ -16,7 +16,7 @@ kills each, of the three kinds in turn:
   commits      each killed driver loses the last file of each checkpoint's `commits/`
   cores        each killed driver restarts on another number of cores
 
-The control is a pipeline whose commits have no transactions (controls/without_transactions.py):
+The control is a pipeline whose commits have no transactions (without_transactions.py):
 there the check must find rows twice.
 
 Further flags: `--only kills,cores` runs only these ways (`--only control` only the control);
@@ -33,17 +33,23 @@ from functools import partial
 from pathlib import Path
 
 from proofs import outcome
-from proofs.daemon_fixture import data_folder
 from proofs.outcome import Outcome, Plan, progress
-from proofs.spark_cluster_parts.cluster_run import ClusterRun, Result, Task
-from proofs.spark_cluster_parts.feed import clicks
-from proofs.spark_cluster_parts.variants import CONTROL, VARIANTS, Variant
+from proofs.spark_cluster_parts.cluster_run import (
+    CONTROL,
+    VARIANTS,
+    ClusterRun,
+    Result,
+    Task,
+    Variant,
+    clicks,
+)
+from proofs.workload import data_folder
 
 CLICKS = 1_000_000
 KILLS = 10
 CONTROL_CLICKS = 40_000
 CONTROL_KILLS = 1
-UNGUARDED = "proofs.controls.without_transactions"
+UNGUARDED = "proofs.without_transactions"
 PROMISES = ("P14",)
 
 

@@ -1,14 +1,14 @@
 """SIGTERM to an nsqd under load with a large backlog, repeatedly: `make term`.
 
-Publishers and consumers work on one topic, as in kill.py; another topic holds a backlog without
+Publishers and consumers work on one topic; another topic holds a backlog without
 consumers (1 GiB at the full count). Each stop must end the process with status 0 within two
 seconds, not counting the time that nsqd waits for a processor because of other programs. After the
 last stop everything is drained and checked: no acknowledged message may be lost, no answered FIN
 undone, no message redelivered unless it was in flight at a stop, and the backlog must be complete.
 
 Two controls must fail: an nsqd that ends at once, with OKs sent before their writes
-(controls/immediate_stop.py), loses messages; one that writes FINs late (controls/late_finish.py)
-redelivers finished messages.
+(`immediate_stop`), loses messages; one that writes FINs late (`late_finish`) redelivers finished
+messages.
 """
 
 from __future__ import annotations
@@ -24,20 +24,17 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from tests.support.servers import NsqdServer
 from tests.support.v2_client import OK
 
 from proofs import outcome
-from proofs.actors import HABITS, READY_COUNTS, Consumer, Publisher, connect
-from proofs.checker import Verdict, check, lost_commands, total
-from proofs.daemon_fixture import NSQD, RunningActors, is_drained, started, wait_until
-from proofs.history import History
+from proofs.actors import connect
+from proofs.checker import Verdict, lost_commands
 from proofs.outcome import Outcome, Plan, progress
+from proofs.workload import NSQD, Workload, make_topic, started
 from sparq.protocol.commands import mpub
 
 PROMISES = ("P15", "P3")
-TOPIC, BACKLOG = "proof", "backlog"
-LIVE, LATE, WAITING = "live", "late", "waiting"
+BACKLOG, WAITING = "backlog", "waiting"
 LOAD_SECONDS = (0.2, 0.9)
 LIMIT_SECONDS = 2.0
 STOP_SECONDS_MAX = 60.0
@@ -48,10 +45,9 @@ BODY_BYTES = 1 << 18
 BODIES_OF_MPUB = 16
 CONTROL_STOPS = 3
 SHOWN_MAX = 40
-IMMEDIATE_STOP, LATE_FINISH = "proofs.controls.immediate_stop", "proofs.controls.late_finish"
 
 
-@dataclass(slots=True)
+@dataclass
 class Proof:
     """One run against one nsqd.
 
@@ -63,9 +59,7 @@ class Proof:
         kept: messages of the backlog that are left at the end.
     """
 
-    seed: int
-    server: NsqdServer
-    history: History = field(init=False)
+    workload: Workload
     chance: random.Random = field(init=False)
     backlog: int = 0
     kept: int = 0
@@ -74,35 +68,23 @@ class Proof:
     statuses: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.history = History(run=self.seed & 0xFFFFFFFF)
-        self.chance = random.Random(f"{self.seed} stops")
+        self.server = self.workload.server
+        self.chance = random.Random(f"{self.workload.seed} stops")
 
     async def run(self, stops: int, backlog_bytes: int) -> Verdict:
         """Fill the backlog, stop `stops` times, drain, and check."""
-        await asyncio.to_thread(self.prepare)
+        await asyncio.to_thread(self.workload.make_topic)
+        await asyncio.to_thread(make_topic, self.server, BACKLOG, (WAITING,))
         await self.fill(backlog_bytes // BODY_BYTES)
-        consumers = [self.consumer(LIVE, number) for number in range(len(READY_COUNTS))]
-        publishers = [
-            Publisher(self.server.tcp, TOPIC, self.history, number) for number in range(len(HABITS))
-        ]
-        async with RunningActors(*publishers, *consumers):
+        async with self.workload.running():
             for _ in range(stops):
                 await asyncio.sleep(self.chance.uniform(*LOAD_SECONDS))
                 await asyncio.to_thread(self.stop)
                 await asyncio.to_thread(self.server.start)
                 progress(f"{len(self.seconds)} stops, the last took {self.seconds[-1]:.2f} s")
-            for publisher in publishers:
-                publisher.stopping = True
-            await self.drain()
-        self.kept = await asyncio.to_thread(self.waiting)
-        return total(check(self.history).values())
-
-    def prepare(self) -> None:
-        """Create the topics and channels."""
-        for topic, channels in {TOPIC: (LIVE, LATE), BACKLOG: (WAITING,)}.items():
-            self.server.post(f"/topic/create?topic={topic}")
-            for channel in channels:
-                self.server.post(f"/channel/create?topic={topic}&channel={channel}")
+            await self.workload.drained()
+        self.kept = int((await asyncio.to_thread(self.server.channel, BACKLOG, WAITING))["depth"])
+        return self.workload.verdict()
 
     async def fill(self, count: int) -> None:
         """Publish the backlog."""
@@ -114,9 +96,6 @@ class Proof:
             assert await connection.frames() == [OK]
         connection.abort()
         self.backlog = count
-
-    def consumer(self, channel: str, number: int) -> Consumer:
-        return Consumer(self.server.tcp, TOPIC, channel, self.history, f"{channel} {number}")
 
     def stop(self) -> None:
         """Send SIGTERM, and measure the time until the process ends."""
@@ -135,20 +114,9 @@ class Proof:
         self.by_the_clock.append(took)
         self.seconds.append(took - waiting)
         status = self.server.terminate()
-        self.history.kills += 1
+        self.workload.history.kills += 1
         if status:
             self.statuses.append(status)
-
-    async def drain(self) -> None:
-        """Consume both channels to their ends."""
-        async with RunningActors(self.consumer(LATE, 3), self.consumer(LATE, 4)):
-            await asyncio.to_thread(
-                wait_until, lambda: is_drained(self.server, TOPIC, (LIVE, LATE)), "drained"
-            )
-
-    def waiting(self) -> int:
-        """Return the number of messages left in the backlog."""
-        return int(self.server.channel(BACKLOG, WAITING)["depth"])
 
 
 def seconds_ready_to_run(thread: int) -> float:
@@ -171,14 +139,14 @@ def attempt(
         tempfile.TemporaryDirectory(prefix="sparq-term-") as folder,
         started(Path(folder), module, FLAGS) as server,
     ):
-        proof = Proof(seed, server)
+        proof = Proof(Workload(server, seed, late=True))
         return asyncio.run(proof.run(stops, backlog_bytes)), proof
 
 
 def prove(plan: Plan) -> Outcome:
     """Run the proof and its controls."""
     verdict, proof = attempt(plan.seed, plan.count, plan.count * BACKLOG_BYTES_OF_STOP)
-    for line in islice(lost_commands(proof.history), SHOWN_MAX):
+    for line in islice(lost_commands(proof.workload.history), SHOWN_MAX):
         print(f"  lost on {line}")
     slowest = max(proof.seconds)
     figures = (
@@ -192,8 +160,8 @@ def prove(plan: Plan) -> Outcome:
     held = held and slowest <= LIMIT_SECONDS
     control = ""
     if plan.control:
-        immediate, _ = attempt(plan.seed, CONTROL_STOPS, module=IMMEDIATE_STOP)
-        late, _ = attempt(plan.seed, CONTROL_STOPS, module=LATE_FINISH)
+        immediate, _ = attempt(plan.seed, CONTROL_STOPS, module="immediate_stop")
+        late, _ = attempt(plan.seed, CONTROL_STOPS, module="late_finish")
         control = (
             f"ended at once, writes after the OK: lost {immediate.lost:,} · "
             f"finishes written late: returned {late.returned:,}"

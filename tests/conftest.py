@@ -8,8 +8,8 @@ Python's default, so that its log does not depend on earlier tests.
 A shell starts background jobs with Ctrl-C ignored, child processes inherit that, and an event loop
 may leave its own handler installed. Each test starts with the handlers of a program in a terminal.
 
-Tests marked `slow` take minutes, most of them in Spark. `make slow-tests` runs them; faster tests
-of the same code run with all others.
+Tests marked `slow` run with `make test-all`, and not with `make test`, which keeps a short case of
+each kind. `SLOW_GROUPS` marks whole groups; single tests elsewhere have the mark themselves.
 
 On two shared cores a test is sometimes many times slower than usual; `pytest-timeout` ends a test
 that takes too long.
@@ -41,7 +41,18 @@ SOCKETS_LEFT_MAX = 100
 RUN_SECONDS = 3_000.0
 """Longer than all tests take on a machine twice as slow as the slowest one seen."""
 
-SLOW = "needs minutes of its own: make slow-tests"
+SLOW = "needs minutes of its own: {target}"
+SLOW_GROUPS = {
+    "tests/bench/": ("make slow-tests ARGS=tests/bench", ("prints_a_table", "ratios", "recurs")),
+    "tests/proofs/test_short_runs.py": (
+        "make slow-tests ARGS=tests/proofs",
+        ("[bitrot]", "[crash]", "[golden]", "[simulate]"),
+    ),
+    "tests/scenarios/deploy/": ("make deploy", ("test_rules.py", "test_units.py")),
+    "tests/scenarios/interop/test_clients.py": ("make interop", ("[nsqjs", "[pynsq")),
+}
+"""Groups of slow tests: the folder or file, the target that runs it, and what of the names of its
+tests `make test` keeps."""
 
 settings.register_profile("sparq", deadline=None)
 settings.load_profile("sparq")
@@ -59,6 +70,13 @@ def pytest_runtest_setup() -> None:
     logging.getLogger().setLevel(logging.WARNING)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests of slow groups."""
+    for group, (target, kept) in SLOW_GROUPS.items():
+        if item.nodeid.startswith(group) and not any(name in item.nodeid for name in kept):
+            item.add_marker(pytest.mark.slow(target))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run files with long test timeouts first; files with equal timeouts stay in random order.
@@ -68,8 +86,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if "SLOW_TESTS" not in os.environ:
         for item in items:
-            if item.get_closest_marker("slow") is not None:
-                item.add_marker(pytest.mark.skip(reason=SLOW))
+            if (marker := item.get_closest_marker("slow")) is not None:
+                target = marker.args[0] if marker.args else "make slow-tests"
+                item.add_marker(pytest.mark.skip(reason=SLOW.format(target=target)))
     usual = float(config.getini("timeout") or 0)
     longest: dict[Path, float] = {}
     for item in items:
@@ -139,7 +158,9 @@ def pytest_configure(config: pytest.Config) -> None:
         # starts.
         for name in [name for name in os.environ if name.startswith("MALLOC_")]:
             del os.environ[name]
-    config.addinivalue_line("markers", f"slow: {SLOW}")
+    config.addinivalue_line(
+        "markers", "slow(target): runs with `make test-all` only, and with this target"
+    )
     line = f"{behaviours.MARKER}(*names): asserts these lines of tests/support/behaviours.py"
     config.addinivalue_line("markers", line)
     config.pluginmanager.register(behaviours.Report(), "behaviours")

@@ -6,12 +6,18 @@ table. Brokers that are not installed are printed as absent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.peers import beanstalkd, go_nsqd, nats, nsq, rabbitmq, redis
-from bench.peers.peer import Peer, needs
+from bench.peers.beanstalkd import Beanstalkd
+from bench.peers.nats import Nats
+from bench.peers.nsq import MEMORY_MESSAGES, GoNsqd, Sparq
+from bench.peers.peer import Peer
+from bench.peers.rabbitmq import Rabbitmq
+from bench.peers.redis import Redis
+
+SPEED, BACKLOG = "speed", "backlog"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,64 +27,55 @@ class Contestant:
     Attributes:
         key: its name on the command line.
         label: its name in the table.
-        make: makes the broker; its data go to a new folder.
-        missing: returns why it cannot run here; "" if it can.
+        kind: the broker.
+        flags: its settings.
         parts: the parts of the bench, "speed" or "backlog", in which it takes part.
+        environment: further environment variables.
     """
 
     key: str
     label: str
-    make: Callable[[Path], Peer]
-    missing: Callable[[], str]
-    parts: frozenset[str] = frozenset({"speed", "backlog"})
+    kind: type[Peer]
+    flags: Sequence[str] = ()
+    parts: Sequence[str] = (SPEED,)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def make(self, folder: Path) -> Peer:
+        """Return the broker; its data go to a new folder."""
+        peer = self.kind(folder, self.flags)
+        peer.program.environment = {**(peer.program.environment or {}), **self.environment}
+        return peer
 
 
-SPEED, BACKLOG = frozenset({"speed"}), frozenset({"backlog"})
-
-
-def never_missing() -> str:
-    """Return "": sparq is always available."""
-    return ""
-
-
-CONTESTANTS: tuple[Contestant, ...] = (
-    Contestant("sparq", "sparq, sync before OK", nsq.Sparq, never_missing),
-    Contestant("sparq-later", "sparq, NSQ's sync policy", nsq.SparqLater, never_missing, SPEED),
-    Contestant("go", "Go's nsqd, in memory", go_nsqd.GoInMemory, go_nsqd.missing, SPEED),
-    Contestant("go-disk", "Go's nsqd, on disk", go_nsqd.GoOnDisk, go_nsqd.missing, SPEED),
-    Contestant("go-synced", "Go's nsqd, on disk, synced", go_nsqd.GoSynced, go_nsqd.missing, SPEED),
-    Contestant("go-default", "Go's nsqd, defaults", go_nsqd.GoNsqd, go_nsqd.missing, BACKLOG),
-    Contestant("redis", "Redis Streams, always", redis.Redis, needs("redis-server"), SPEED),
-    Contestant(
-        "redis-later", "Redis Streams, everysec", redis.RedisEverySecond, needs("redis-server")
-    ),
-    Contestant("nats", "NATS JetStream, file", nats.Nats, needs("nats-server")),
-    Contestant("rabbitmq", "RabbitMQ, durable", rabbitmq.Rabbitmq, rabbitmq.missing),
-    Contestant(
-        "beanstalkd", "beanstalkd, sync each", beanstalkd.Beanstalkd, needs("beanstalkd"), SPEED
-    ),
-    Contestant(
-        "beanstalkd-later", "beanstalkd, 50 ms", beanstalkd.BeanstalkdLater, needs("beanstalkd")
-    ),
+BOTH = (SPEED, BACKLOG)
+DISK = "--mem-queue-size=0"
+EVERY_SECOND = ("--appendfsync", "everysec")
+CONTESTANTS = (
+    Contestant("sparq", "sparq, sync before OK", Sparq, parts=BOTH),
+    Contestant("sparq-later", "sparq, NSQ's sync policy", Sparq, ("--sync-every=2500",)),
+    Contestant("go", "Go's nsqd, in memory", GoNsqd, (f"--mem-queue-size={MEMORY_MESSAGES}",)),
+    Contestant("go-disk", "Go's nsqd, on disk", GoNsqd, (DISK,)),
+    Contestant("go-synced", "Go's nsqd, on disk, synced", GoNsqd, (DISK, "--sync-every=1")),
+    Contestant("go-default", "Go's nsqd, defaults", GoNsqd, parts=(BACKLOG,)),
+    Contestant("redis", "Redis Streams, always", Redis, ("--appendfsync", "always")),
+    Contestant("redis-later", "Redis Streams, everysec", Redis, EVERY_SECOND, BOTH),
+    Contestant("nats", "NATS JetStream, file", Nats, parts=BOTH),
+    Contestant("rabbitmq", "RabbitMQ, durable", Rabbitmq, parts=BOTH),
+    Contestant("beanstalkd", "beanstalkd, sync each", Beanstalkd, ("-f0",)),
+    Contestant("beanstalkd-later", "beanstalkd, 50 ms", Beanstalkd, parts=BOTH),
 )
 
 
-def chosen(part: str, keys: Sequence[str]) -> tuple[Contestant, ...]:
-    """The contestants of a part of the bench, or only those with these keys, installed or not."""
-    return tuple(
-        contestant
-        for contestant in CONTESTANTS
-        if part in contestant.parts and (not keys or contestant.key in keys)
-    )
+def present(part: str, keys: Sequence[str] = ()) -> list[Contestant]:
+    """The contestants of a part that can run here, or of them those with these keys.
 
-
-def present(contestants: Sequence[Contestant]) -> list[Contestant]:
-    """The contestants that can run here; print the others, with the reason."""
+    Those that are not installed are printed, with the reason.
+    """
     found = []
-    for contestant in contestants:
-        reason = contestant.missing()
-        if reason:
-            print(f"absent: {contestant.label} ({reason})")
-        else:
-            found.append(contestant)
+    for contestant in CONTESTANTS:
+        if part in contestant.parts and (not keys or contestant.key in keys):
+            if reason := contestant.kind.missing():
+                print(f"absent: {contestant.label} ({reason})")
+            else:
+                found.append(contestant)
     return found

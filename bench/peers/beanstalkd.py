@@ -7,13 +7,12 @@ before the first delete, and the last jobs of a queue would count without their 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from bench.peers.peer import (
     Consuming,
-    Deliveries,
     Dialogue,
+    PatternAcknowledger,
     Peer,
     Program,
     Publishing,
@@ -44,35 +43,15 @@ def put(body: bytes) -> bytes:
     return b"put 0 0 %d %d\r\n%s\r\n" % (TIME_TO_RUN_SECONDS, len(body), body)
 
 
-class BeanstalkAcknowledger:
-    """Turns reserved jobs into deletes, each followed by the next reserve."""
-
-    is_stamped = False
-
-    def __init__(self, size: int) -> None:
-        head = rb"RESERVED (\d+) %d\r\n(.{8}).{%d}\r\n" % (size, size - 8)
-        self._pattern = re.compile(head, re.DOTALL)
-        self._rest = b""
-
-    def take(self, data: bytes) -> Deliveries:
-        """Delete the complete jobs."""
-        data = self._rest + data
-        found = list(self._pattern.finditer(data))
-        self._rest = data[found[-1].end() :] if found else data
-        reply = b"".join([b"delete %s\r\nreserve\r\n" % match[1] for match in found])
-        stamps = [int.from_bytes(match[2], "big") for match in found] if self.is_stamped else ()
-        return Deliveries(len(found), reply, stamps)
-
-
 class Beanstalkd(Peer):
-    """beanstalkd that syncs after each write (`-f0`)."""
+    """beanstalkd."""
 
-    sync: Sequence[str] = ("-f0",)
+    needs = "beanstalkd"
 
     def make_program(self) -> Program:
         """beanstalkd, with its log in the folder."""
         place = ["-l", "127.0.0.1", "-p", str(self.port), "-b", str(self.folder)]
-        return Program(["beanstalkd", *place, *self.sync], self.folder, self.port)
+        return Program(["beanstalkd", *place, *self.flags], self.folder, self.port)
 
     def prepare(self, topic: str, channels: Sequence[str], ready: int) -> None:
         """Do nothing: a tube is created with its first job."""
@@ -95,14 +74,6 @@ class Beanstalkd(Peer):
     def consuming(self, topic: str, channel: str, size: int, ready: int) -> Consuming:
         """Consume with up to RESERVES_AHEAD reserves in advance."""
         dialogue = self.hello(f"watch {topic}", "ignore default")
-        return Consuming(
-            dialogue.done(),
-            b"reserve\r\n" * min(ready, RESERVES_AHEAD),
-            BeanstalkAcknowledger(size),
-        )
-
-
-class BeanstalkdLater(Beanstalkd):
-    """beanstalkd with its default: a sync at most every 50 ms."""
-
-    sync = ()
+        acknowledger = PatternAcknowledger(rb"RESERVED (\d+) ", size, b"delete %s\r\nreserve\r\n")
+        begin = b"reserve\r\n" * min(ready, RESERVES_AHEAD)
+        return Consuming(dialogue.done(), begin, acknowledger)

@@ -7,14 +7,13 @@ consumer's RDY count is the channel's `max_ack_pending`.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from bench.peers.peer import (
     Consuming,
-    Deliveries,
     Dialogue,
+    PatternAcknowledger,
     Peer,
     Program,
     Publishing,
@@ -40,30 +39,11 @@ def answers(data: bytes) -> int:
     return data.count(b'"seq"')
 
 
-class NatsAcknowledger:
-    """Acknowledges each delivery by an empty answer."""
-
-    is_stamped = False
-
-    def __init__(self, size: int) -> None:
-        head = rb"MSG \S+ \d+ (\S+) %d\r\n(.{8}).{%d}\r\n" % (size, size - 8)
-        self._pattern = re.compile(head, re.DOTALL)
-        self._rest = b""
-
-    def take(self, data: bytes) -> Deliveries:
-        """Acknowledge the complete messages."""
-        data = self._rest + data
-        found = list(self._pattern.finditer(data))
-        self._rest = data[found[-1].end() :] if found else data
-        reply = b"".join([b"PUB %s 0\r\n\r\n" % match[1] for match in found])
-        stamps = [int.from_bytes(match[2], "big") for match in found] if self.is_stamped else ()
-        return Deliveries(len(found), reply, stamps)
-
-
 class Nats(Peer):
     """nats-server with JetStream."""
 
     can = frozenset({"channels"})
+    needs = "nats-server"
 
     def make_program(self) -> Program:
         """nats-server, with its store in the folder."""
@@ -129,4 +109,5 @@ class Nats(Peer):
     def consuming(self, topic: str, channel: str, size: int, ready: int) -> Consuming:
         """Consume from the channel's subject, which its consumers share."""
         begin = f"SUB to.{topic}.{channel} group 1\r\n".encode()
-        return Consuming(self.hello().done(), begin, NatsAcknowledger(size))
+        acknowledger = PatternAcknowledger(rb"MSG \S+ \d+ (\S+) ", size, b"PUB %s 0\r\n\r\n")
+        return Consuming(self.hello().done(), begin, acknowledger)

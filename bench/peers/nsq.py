@@ -1,10 +1,19 @@
-"""NSQ's protocol for the bench; sparq and Go's nsqd differ only in their start."""
+"""NSQ's protocol for the bench; sparq and Go's nsqd differ only in their start.
+
+Go's nsqd is the path in NSQD_GO, or an `nsqd` on the PATH that is not sparq's. Its best case is in
+memory, so the targets are ratios to that. `--mem-queue-size=0` and `--sync-every=1` make it as
+durable as it can be: it sends OK before it syncs, but processes the next message only after that.
+"""
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
+import os
+import shutil
 import struct
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -13,7 +22,6 @@ from pathlib import Path
 import numpy as np
 from tests.support.servers import free_port
 
-from bench.load import FIN_SIZE, FRAME_OVERHEAD, ID, MAGIC, OK
 from bench.peers.peer import (
     Consuming,
     Deliveries,
@@ -24,8 +32,11 @@ from bench.peers.peer import (
     RefusedError,
 )
 
-BODY_AT = FRAME_OVERHEAD
-STAMP = slice(BODY_AT, BODY_AT + 8)
+MAGIC = b"  V2"
+OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
+FRAME_OVERHEAD, FIN_SIZE = 34, 21
+ID = slice(18, 34)
+STAMP = slice(FRAME_OVERHEAD, FRAME_OVERHEAD + 8)
 LEAVE_SECONDS = 10.0
 POLL_SECONDS = 0.005
 IDENTIFY = json.dumps({"heartbeat_interval": 60_000}).encode()
@@ -99,7 +110,6 @@ class NsqPeer(Peer):
 
     can = frozenset({"batch", "channels", "http"})
     command: Sequence[str] = ()
-    flags: Sequence[str] = ()
 
     def make_program(self) -> Program:
         """The daemon, with its data in the folder."""
@@ -228,12 +238,30 @@ class Sparq(NsqPeer):
     command: Sequence[str] = (sys.executable, "-m", "sparq.nsqd")
 
 
-class SparqLater(Sparq):
-    """sparq with NSQ's sync policy: every 2,500 messages, and every 2 seconds."""
-
-    flags = ("--sync-every=2500",)
+MEMORY_MESSAGES = 600_000
+"""More than any line queues, but not so many that Go's garbage collector scans empty queues."""
 
 
-def is_there(path: str) -> bool:
-    """Whether a path names a file."""
-    return bool(path) and Path(path).is_file()
+@functools.cache
+def go_path() -> str:
+    """Path of Go's nsqd; "" if there is none."""
+    for candidate in (os.environ.get("NSQD_GO", ""), shutil.which("nsqd") or ""):
+        if candidate and Path(candidate).is_file():
+            said = subprocess.run([candidate, "--version"], capture_output=True, check=False)
+            if b"built w/go" in said.stdout:
+                return str(Path(candidate).resolve())
+    return ""
+
+
+class GoNsqd(NsqPeer):
+    """Go's nsqd."""
+
+    @classmethod
+    def missing(cls) -> str:
+        """Why it cannot run; "" if it can."""
+        return "" if go_path() else "needs Go's nsqd (NSQD_GO=path)"
+
+    def make_program(self) -> Program:
+        """Go's nsqd; its path is determined only now."""
+        self.command = (go_path(), "--log-level=error")
+        return super().make_program()

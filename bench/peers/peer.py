@@ -13,6 +13,8 @@ from __future__ import annotations
 import abc
 import contextlib
 import os
+import random
+import re
 import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +35,11 @@ class RefusedError(Exception):
     """A broker answered with an error."""
 
 
+def random_body(size: int) -> bytes:
+    """A message body of random bytes, which does not compress."""
+    return random.Random(7).randbytes(size)
+
+
 class Deliveries(NamedTuple):
     """The result of one read: messages, their acknowledgements as bytes, their stamps if wanted."""
 
@@ -49,6 +56,32 @@ class Acknowledger(Protocol):
 
     def take(self, data: bytes) -> Deliveries:
         """Process received bytes, in pieces of any size."""
+
+
+class PatternAcknowledger:
+    """Acknowledges each message of `size` bytes by a reply with its id.
+
+    Args:
+        head: pattern of what precedes a body; its only group is the id.
+        reply: has `%s` for the id.
+    """
+
+    is_stamped = False
+
+    def __init__(self, head: bytes, size: int, reply: bytes) -> None:
+        body = rb"%d\r\n(.{8}).{%d}\r\n" % (size, size - 8)
+        self._pattern = re.compile(head + body, re.DOTALL)
+        self._reply = reply
+        self._rest = b""
+
+    def take(self, data: bytes) -> Deliveries:
+        """Acknowledge the complete messages."""
+        data = self._rest + data
+        found = list(self._pattern.finditer(data))
+        self._rest = data[found[-1].end() :] if found else data
+        reply = b"".join([self._reply % match[1] for match in found])
+        stamps = [int.from_bytes(match[2], "big") for match in found] if self.is_stamped else ()
+        return Deliveries(len(found), reply, stamps)
 
 
 def no_batches(body: bytes, count: int) -> bytes:
@@ -168,18 +201,25 @@ class Program(SupervisedProcess):
 
 
 class Peer(abc.ABC):
-    """A broker under one setting."""
+    """A broker under one setting, which `flags` make."""
 
     can: frozenset[str] = frozenset()
     """Of "batch", "channels" and "http": what a broker must be able to do for some lines."""
 
-    http_port = 0
+    needs = ""
+    """The program that it needs; "": none."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, flags: Sequence[str] = ()) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
+        self.flags = flags
         self.port = free_port()
         self.program = self.make_program()
+
+    @classmethod
+    def missing(cls) -> str:
+        """Why it cannot run here; "" if it can."""
+        return f"needs {cls.needs}" if cls.needs and not shutil.which(cls.needs) else ""
 
     @abc.abstractmethod
     def make_program(self) -> Program:
@@ -200,7 +240,7 @@ class Peer(abc.ABC):
 
     def cpu_seconds(self) -> float:
         """CPU time of all its processes."""
-        return sum(cpu_seconds(pid) for pid in self.program.pids())
+        return sum(map(cpu_seconds, self.program.pids()))
 
     def cost(self) -> float:
         """The measured work of the server so far: CPU seconds, unless a subclass counts others."""
@@ -208,7 +248,7 @@ class Peer(abc.ABC):
 
     def memory_mib(self) -> float:
         """Resident memory of all its processes."""
-        return sum(memory_mib(pid) for pid in self.program.pids())
+        return sum(map(memory_mib, self.program.pids()))
 
     @abc.abstractmethod
     def prepare(self, topic: str, channels: Sequence[str], ready: int) -> None:
@@ -225,8 +265,3 @@ class Peer(abc.ABC):
     @abc.abstractmethod
     def consuming(self, topic: str, channel: str, size: int, ready: int) -> Consuming:
         """Connect to consume messages of one size, with at most `ready` in flight."""
-
-
-def needs(program: str) -> Callable[[], str]:
-    """Return a function with the reason why a peer cannot run, a missing program; "": it can."""
-    return lambda: "" if shutil.which(program) else f"needs {program}"

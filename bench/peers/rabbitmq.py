@@ -24,7 +24,6 @@ from bench.peers.peer import (
     Program,
     Publishing,
     RefusedError,
-    needs,
 )
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -122,6 +121,12 @@ class Rabbitmq(Peer):
     """A RabbitMQ node with its own port mapper."""
 
     can = frozenset({"channels"})
+    needs = "epmd"
+
+    @classmethod
+    def missing(cls) -> str:
+        """Why it cannot run; "" if it can."""
+        return super().missing() if SERVER.is_file() else "needs rabbitmq-server"
 
     def make_program(self) -> Program:
         """The node; its settings keep it apart from any other node on the machine."""
@@ -241,8 +246,3 @@ class Rabbitmq(Peer):
         queue = short(f"{topic}.{channel}")
         begin = method(1, (60, 20), b"\0\0" + queue + short(TAG) + b"\x08" + bytes(4))
         return Consuming(dialogue.done(), begin, AmqpAcknowledger(topic, size))
-
-
-def missing() -> str:
-    """Why it cannot run; "" if it can."""
-    return needs("epmd")() if SERVER.is_file() else "needs rabbitmq-server"

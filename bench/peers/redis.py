@@ -90,21 +90,15 @@ class Redis(Peer):
     """Redis with an append-only file that is never rewritten."""
 
     can = frozenset({"batch", "channels"})
-    sync = "always"
+    needs = "redis-server"
 
     def make_program(self) -> Program:
         """Redis, configured by flags only."""
-        flags = {
-            "bind": "127.0.0.1",
-            "port": str(self.port),
-            "dir": str(self.folder),
-            "save": "",
-            "appendonly": "yes",
-            "appendfsync": self.sync,
-            "auto-aof-rewrite-percentage": "0",
-            "loglevel": "warning",
-        }
-        words = [word for name, value in flags.items() for word in (f"--{name}", value)]
+        settings = (
+            f"--bind 127.0.0.1 --port {self.port} --appendonly yes --loglevel warning "
+            "--auto-aof-rewrite-percentage 0 --save"
+        )
+        words = [*settings.split(), "", "--dir", str(self.folder), *self.flags]
         return Program(["redis-server", *words], self.folder, self.port)
 
     def ask(self, *words: bytes) -> None:
@@ -161,9 +155,3 @@ class Redis(Peer):
         read = command(*group, b"STREAMS", names[0], b">")
         begin = read * min(2, ready)
         return Consuming(dialogue.done(), begin, RedisAcknowledger(*names, size, read))
-
-
-class RedisEverySecond(Redis):
-    """Redis that syncs once a second."""
-
-    sync = "everysec"

@@ -8,11 +8,10 @@ import asyncio
 from collections import deque
 
 import uvloop
-from job import BODY, JOB, Laps, ready
+from job import BODY, NSQD, TOPIC, publish
 
 OK_SIZE = 10
-COMMAND = b"PUB %s\n" % JOB["topic"].encode() + len(BODY).to_bytes(4) + BODY
-laps = Laps()
+COMMAND = b"PUB %s\n" % TOPIC.encode() + len(BODY).to_bytes(4) + BODY
 
 
 class Bare(asyncio.Protocol):
@@ -37,24 +36,9 @@ class Bare(asyncio.Protocol):
 
 
 async def main():
-    begun = count = 0
-    host, port = JOB["nsqd"].split(":")
+    host, port = NSQD.split(":")
     _, bare = await asyncio.get_running_loop().create_connection(Bare, host, int(port))
-
-    async def task():
-        nonlocal begun, count
-        while begun < JOB["total"]:
-            begun += 1
-            await bare.publish()
-            count += 1
-            if count >= laps.next:
-                laps.reached(count)
-
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(JOB["tasks"]):
-            tasks.create_task(task())
-    await asyncio.Event().wait()
+    await publish(bare.publish)
 
 
-ready("uvloop")
 uvloop.run(main())

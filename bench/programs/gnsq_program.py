@@ -2,45 +2,21 @@
 
 import gevent
 import gnsq
-from job import BODY, JOB, Laps, ready
-
-laps = Laps()
-count = begun = 0
-
-
-def counted():
-    global count  # noqa: PLW0603 - a small program; its callbacks have no object
-    count += 1
-    if count >= laps.next:
-        laps.reached(count)
+from job import BODY, IN_FLIGHT, JOB, NSQD, TOPIC
 
 
 def handle(_consumer, message):
     assert not message.has_responded()  # gnsq finishes it when this returns
-    counted()
 
 
 def publish():
-    global begun  # noqa: PLW0603 - as above: its greenlets have no object
-    while begun < JOB["total"]:
-        begun += 1
-        producer.publish(JOB["topic"], BODY)
-        counted()
+    while True:
+        producer.publish(TOPIC, BODY)
 
 
-ready("gnsq", "gevent")
 if JOB["way"] == "publish":
-    producer = gnsq.Producer(JOB["nsqd"])
+    producer = gnsq.Producer(NSQD)
     producer.start()
-    greenlets = [gevent.spawn(publish) for _ in range(JOB["tasks"])]
-    gevent.joinall(greenlets, raise_error=True)
-else:
-    gnsq.Consumer(
-        JOB["topic"],
-        JOB["channel"],
-        nsqd_tcp_addresses=[JOB["nsqd"]],
-        message_handler=handle,
-        max_in_flight=JOB["in_flight"],
-    ).start(block=False)
-while True:
-    gevent.sleep(1)
+    gevent.joinall([gevent.spawn(publish) for _ in range(JOB["tasks"])], raise_error=True)
+options = {"nsqd_tcp_addresses": [NSQD], "message_handler": handle, "max_in_flight": IN_FLIGHT}
+gnsq.Consumer(TOPIC, JOB["channel"], **options).start()

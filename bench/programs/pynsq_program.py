@@ -6,22 +6,7 @@ its documentation uses the callback.
 
 import nsq
 import tornado.ioloop
-from job import BODY, JOB, Laps, ready
-
-laps = Laps()
-count = begun = 0
-
-
-def handle(_message):
-    counted()
-    return True
-
-
-def counted():
-    global count  # noqa: PLW0603 - a small program; its callbacks have no object
-    count += 1
-    if count >= laps.next:
-        laps.reached(count)
+from job import BODY, IN_FLIGHT, JOB, NSQD, TOPIC
 
 
 def publish_when_connected():
@@ -29,34 +14,22 @@ def publish_when_connected():
         loop.call_later(0.01, publish_when_connected)
         return
     for _ in range(JOB["tasks"]):
-        publish()
-
-
-def publish():
-    global begun  # noqa: PLW0603 - as above: its callbacks have no object
-    if begun < JOB["total"]:
-        begun += 1
-        writer.pub(JOB["topic"], BODY, published)
+        writer.pub(TOPIC, BODY, published)
 
 
 def published(_connection, data):
     if isinstance(data, Exception):
         raise data
-    counted()
-    publish()
+    writer.pub(TOPIC, BODY, published)
 
 
-ready("pynsq", "tornado")
 loop = tornado.ioloop.IOLoop.current()
 if JOB["way"] == "publish":
-    writer = nsq.Writer([JOB["nsqd"]])
+    writer = nsq.Writer([NSQD])
     loop.add_callback(publish_when_connected)
 else:
-    reader = nsq.Reader(
-        topic=JOB["topic"],
-        channel=JOB["channel"],
-        message_handler=handle,
-        nsqd_tcp_addresses=[JOB["nsqd"]],
-        max_in_flight=JOB["in_flight"],
+    options = {"nsqd_tcp_addresses": [NSQD], "max_in_flight": IN_FLIGHT}
+    nsq.Reader(
+        topic=TOPIC, channel=JOB["channel"], message_handler=lambda _message: True, **options
     )
 nsq.run()

@@ -6,94 +6,51 @@ The way `blocking` uses the blocking API, which runs the same client in a backgr
 import asyncio
 
 import uvloop
-from job import BODY, JOB, Laps, ready
+from job import BODY, IN_FLIGHT, JOB, NSQD, TOPIC, publish
 
 import sparq
 from sparq.client import Consumer, Producer
 
-laps = Laps()
-
 
 def consumer(**options):
-    return Consumer(
-        JOB["topic"],
-        JOB["channel"],
-        nsqd_tcp_addresses=JOB["nsqd"],
-        max_in_flight=JOB["in_flight"],
-        **options,
-    )
+    options |= {"nsqd_tcp_addresses": NSQD, "max_in_flight": IN_FLIGHT}
+    return Consumer(TOPIC, JOB["channel"], **options)
 
 
 async def iterate():
-    count = 0
     async with consumer() as messages:
         async for message in messages:
             await message.finish()
-            count += 1
-            if count >= laps.next:
-                laps.reached(count)
 
 
 async def handler():
-    count = 0
-
     async def handle(_message):
-        nonlocal count
-        count += 1
-        if count >= laps.next:
-            laps.reached(count)
+        """Return at once: the consumer then finishes the message."""
 
     async with consumer(handler=handle) as running:
         await running.join()
 
 
 async def batches():
-    count = 0
     async with consumer() as messages:
         async for batch in messages.batches(JOB["batch_size"], 0.1):
             await batch.finish()
-            count += len(batch)
-            if count >= laps.next:
-                laps.reached(count)
 
 
 def blocking():
-    count = 0
-    with sparq.connect(JOB["nsqd"], max_in_flight=JOB["in_flight"]) as session:
-        for message in session.consumer(JOB["topic"], JOB["channel"]):
+    with sparq.connect(NSQD, max_in_flight=IN_FLIGHT) as session:
+        for message in session.consumer(TOPIC, JOB["channel"]):
             message.finish()
-            count += 1
-            if count >= laps.next:
-                laps.reached(count)
 
 
-async def publish():
-    begun = count = 0
-
-    async def task():
-        nonlocal begun, count
-        while begun < JOB["total"]:
-            begun += 1
-            await producer.publish(JOB["topic"], BODY)
-            count += 1
-            if count >= laps.next:
-                laps.reached(count)
-
-    async with Producer(JOB["nsqd"]) as producer, asyncio.TaskGroup() as tasks:
-        for _ in range(JOB["tasks"]):
-            tasks.create_task(task())
+async def publishing():
+    async with Producer(NSQD) as producer:
+        await publish(lambda: producer.publish(TOPIC, BODY))
 
 
-WAYS = {"iterate": iterate, "handler": handler, "batches": batches, "publish": publish}
+WAYS = {"iterate": iterate, "handler": handler, "batches": batches, "publish": publishing}
 
-
-async def main():
-    await WAYS[JOB["way"]]()
-    await asyncio.Event().wait()
-
-
-ready("sparq-mq", "uvloop") if JOB["uvloop"] else ready("sparq-mq")
 if JOB["way"] == "blocking":
     blocking()
 else:
-    (uvloop.run if JOB["uvloop"] else asyncio.run)(main())
+    (uvloop.run if JOB["uvloop"] else asyncio.run)(WAYS[JOB["way"]]())

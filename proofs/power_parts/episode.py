@@ -26,9 +26,9 @@ from tests.support.servers import NsqdServer
 from tests.support.v2_client import Message
 
 from proofs.actors import Consumer, Publisher
-from proofs.daemon_fixture import ROOT, RunningActors
 from proofs.history import FINISHED, ChannelHistory, Command, History, Outcome
 from proofs.power_parts import image
+from proofs.workload import RunningActors, daemon
 
 PROOF, BRIEF = "proof", "brief"
 LIVE, LATE = "live", "late"
@@ -110,9 +110,8 @@ class Episode:
         with image.mounted(disk, self.folder / "mount", self.kind) as device:
             data = self.folder / "mount" / "data"
             data.mkdir(mode=0o700)
-            os.environ["PYTHONPATH"] = str(ROOT)
             flags = (*FLAGS, f"--data-path={data}", f"--sync-every={self.sync_every}")
-            with NsqdServer(self.module, self.folder, flags) as server:
+            with daemon(self.module, self.folder, flags) as server:
                 server.start()
                 return asyncio.run(self.load(server, disk, device, count))
 

@@ -19,19 +19,19 @@ from tests.support.v2_client import Message
 
 from proofs import bodies
 from proofs.checker import Verdict, check, lost_commands
-from proofs.daemon_fixture import NSQD
 from proofs.file_systems import make, run
 from proofs.history import History
 from proofs.outcome import progress
 from proofs.power_parts import image
 from proofs.power_parts.episode import CHANNELS, Cut, Episode
 from proofs.reopened import Reopened
+from proofs.workload import NSQD
 from sparq.broker.catalog import CatalogError
 from sparq.broker.options import BrokerOptions
 from sparq.log.disk import RealDisk, RealFile
 from sparq.testing import ManualClock
 
-NO_SYNC = "proofs.controls.no_sync"
+NO_SYNC = "no_sync"
 SHARED_SYNCS = "proofs.shared_syncs"
 CUTS_OF_EPISODE = 15
 RELAXED_EVERY = 2500

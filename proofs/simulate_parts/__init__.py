@@ -1,5 +1,1 @@
-"""The parts of the simulation: weather (chances), links (network), actors, truth, world (broker).
-
-A simulated run uses one thread and makes all random choices from one seed, so the seed of a failed
-run repeats it.
-"""
+"""The parts of the simulation: weather (chances), truth, world (links, actors, broker), guards."""

@@ -8,31 +8,312 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
+import signal
 import subprocess
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tests.support.waiting import wait_for
 
+from proofs.exactly_once import archived, problems
 from proofs.outcome import progress
-from proofs.spark_cluster_parts import checks, event_log, steps
 from proofs.spark_cluster_parts.checkpoint import QUERIES, Checkpoints
-from proofs.spark_cluster_parts.checks import CheckResult
-from proofs.spark_cluster_parts.driver import PIPELINE, Driver, command_line
-from proofs.spark_cluster_parts.failures import Failures
-from proofs.spark_cluster_parts.feed import TOPIC, Feed, clicks
-from proofs.spark_cluster_parts.programs import last_lines
-from proofs.spark_cluster_parts.standalone import StandaloneCluster
-from proofs.spark_cluster_parts.variants import FAILURE, KILLS, STALL, Variant
-from sparq.options.mistakes import Mistake
+from proofs.spark_cluster_parts.failing_workers import FAILED, FOLDER
+from proofs.spark_cluster_parts.standalone import (
+    PARTS,
+    PIPELINE,
+    TOPIC,
+    Driver,
+    Program,
+    StandaloneCluster,
+    command_line,
+    is_java,
+    last_lines,
+)
+from proofs.workload import python_path
+from sparq.demo.generator import Generated, generate
+from sparq.demo.scores import Labels, scores
+from sparq.pipeline import spam_analysis
+from sparq.pipeline.report.audit import Hashes, audit, read_records
+from sparq.pipeline.report.figures import newest_findings, scan
 from sparq.pipeline.run.processes import LocalCluster
+from sparq.pipeline.run.publishing import publish
+from sparq.pipeline.storage import TablePlace
+from sparq.options.mistakes import Mistake
+from sparq.program.supervised import send
+
+WORKER, DRIVER, NSQD = KINDS = ("worker", "driver", "nsqd")
+LOST_COMMIT, OTHER_CORES = "lost commit", "other cores"
+STALL, FAILURE = "stall", "failure"
+
+KILLS = (*KINDS, LOST_COMMIT, OTHER_CORES)
+"""Steps that kill something; the other steps do not."""
+
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.2",
+    "spark.speculation.quantile": "0.5",
+    # Also in stages with only one task: the writing stage of a batch often has just one.
+    "spark.speculation.task.duration.threshold": "1s",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way.
+
+    Attributes:
+        name: its name for `--only`.
+        text: a description for people.
+        driver: the step that kills the driver.
+        others: steps that kill nothing, once for each time they are listed.
+        spark: further options of Spark.
+    """
+
+    name: str
+    text: str
+    driver: str = DRIVER
+    others: tuple[str, ...] = ()
+    spark: dict[str, str] = field(default_factory=dict)
+
+    def steps(self, kills: int, chance: random.Random) -> list[str]:
+        """Return the steps of a run, in random order, with `kills` kills of all kinds together."""
+        kinds = (self.driver, WORKER, NSQD)
+        steps = [kinds[at % len(kinds)] for at in range(kills)]
+        steps += self.others
+        chance.shuffle(steps)
+        return steps
+
+
+VARIANTS = (
+    Variant("kills", "kills of workers, drivers and nsqds"),
+    Variant(
+        "speculation",
+        "with speculation, and executors that stand still for seconds",
+        others=(STALL,) * 3,
+        spark=SPECULATION,
+    ),
+    Variant("failure", "with tasks that fail once after they have written", others=(FAILURE,) * 2),
+    Variant("commits", "each killed driver loses the last file of `commits`", driver=LOST_COMMIT),
+    Variant("cores", "each killed driver comes back on other cores", driver=OTHER_CORES),
+)
+CONTROL = Variant("control", "commits without transactions", driver=LOST_COMMIT)
+
+
+STARTED = b'{"Event":"SparkListenerTaskStart"'
+
+
+def event_log_options(folder: Path) -> dict[str, str]:
+    """Return the Spark options with which each application writes a log file to a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": folder.as_uri(),
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.eventLog.compress": "false",
+    }
+
+
+def speculative_tasks(folder: Path) -> int:
+    """Return the number of tasks started a second time because the first attempt was slow."""
+    return sum(task["Task Info"]["Speculative"] for task in starts(folder))
+
+
+def starts(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield every start of a task; an application that was killed may have cut its last line."""
+    for path in sorted(folder.iterdir()):
+        with path.open("rb") as lines:
+            for line in lines:
+                if line.startswith(STARTED) and line.endswith(b"\n"):
+                    yield json.loads(line)
+
+
+TABLES = ("clicks", "rejected", "minutes", "pages", "sessions", "findings")
+
+
+class Failures:
+    """Determines the tables of which one task fails once.
+
+    Args:
+        folder: a new folder that all executors see.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._failed = 0
+
+    def options(self) -> dict[str, str]:
+        """Return the Spark options that are needed."""
+        return {
+            "spark.python.daemon.module": "proofs.spark_cluster_parts.failing_workers",
+            "spark.executorEnv.PYTHONPATH": python_path(),
+            f"spark.executorEnv.{FOLDER}": str(self._folder),
+        }
+
+    def want(self) -> None:
+        """For each table, let the next task that has written one of its files fail."""
+        self._failed = self.count()
+        for name in TABLES:
+            (self._folder / f"{name}{FAILED}").unlink(missing_ok=True)
+            (self._folder / name).touch()
+
+    def count(self) -> int:
+        """Return how many tasks have failed."""
+        return self._failed + sum(1 for _ in self._folder.glob(f"*{FAILED}"))
+
+    def missing(self) -> list[str]:
+        """Return the tables of which no task has failed since `want` was last called."""
+        return [name for name in TABLES if (self._folder / name).exists()]
+
+
+SLICE = 5_000
+"""Number of clicks published together, before the feed checks its limits."""
+
+CLICKS_PER_SECOND = 10_000
+MORE = 40
+"""`release_more` releases at most one of this many parts of all clicks."""
+
+
+@cache
+def clicks(count: int, seed: int) -> Generated:
+    """Return a generated day; a million clicks take a minute, so all runs of a proof share them."""
+    return generate(count, seed)
+
+
+class Feed(threading.Thread):
+    """Publishes clicks until all are acknowledged.
+
+    Args:
+        lines: the clicks.
+        nsqds: TCP addresses.
+        folder: gets the hashes of the clicks that were acknowledged and of those sent again.
+    """
+
+    def __init__(self, lines: Sequence[bytes], nsqds: list[str], folder: Path) -> None:
+        super().__init__(name="feed", daemon=True)
+        self.published = 0
+        self.failure: Exception | None = None
+        self._lines = lines
+        self._nsqds = nsqds
+        self._folder = folder
+        self._allowed = 0
+        self._ended = False
+        self._news = threading.Condition()
+
+    def release(self, share: float) -> None:
+        """Let it publish up to this share of all clicks, from 0 to 1."""
+        with self._news:
+            self._allowed = max(self._allowed, round(share * len(self._lines)))
+            self._news.notify()
+
+    def release_more(self) -> None:
+        """Let it publish a little more, so that some is left for later steps of a small run."""
+        with self._news:
+            more = min(SLICE, max(1, len(self._lines) // MORE))
+            self._allowed = min(self._allowed + more, len(self._lines))
+            self._news.notify()
+
+    @property
+    def is_held_back(self) -> bool:
+        """Return whether it has published all that it may, and has more."""
+        return self._allowed <= self.published < len(self._lines)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether all clicks are acknowledged."""
+        return self.published == len(self._lines)
+
+    def end(self) -> None:
+        """Stop, with the clicks published so far."""
+        with self._news:
+            self._ended = True
+            self._news.notify()
+
+    def written_down(self) -> tuple[Hashes, Hashes]:
+        """Return the records that the audit needs."""
+        return read_records(self._folder)
+
+    def run(self) -> None:
+        """Run the thread."""
+        try:
+            while not self.is_over and self._may_go_on():
+                began = time.monotonic()
+                part = self._lines[self.published : min(self.published + SLICE, self._allowed)]
+                asyncio.run(publish(part, self._nsqds, TOPIC, self._folder))
+                self.published += len(part)
+                time.sleep(max(0.0, began + len(part) / CLICKS_PER_SECOND - time.monotonic()))
+        except Exception as error:  # the thread that waits for the clicks raises it
+            self.failure = error
+
+    def _may_go_on(self) -> bool:
+        with self._news:
+            self._news.wait_for(lambda: self._ended or self.published < self._allowed)
+            return not self._ended
+
+
+PRECISION, RECALL = 0.95, 0.90
+SCORED_CLICKS = 200_000
+"""With fewer clicks, so few visitors are planted that a single one decides the score."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Results of the checks.
+
+    Attributes:
+        wrong: what does not hold; empty if all does.
+        rows: rows of `clicks` and `rejected`.
+        distinct: their distinct message ids.
+        score: how well the planted visitors were found; None if nothing was read.
+    """
+
+    wrong: list[str] = field(default_factory=list)
+    rows: int = 0
+    distinct: int = 0
+    score: dict[str, float] | None = None
+
+    @property
+    def twice(self) -> int:
+        """Return the number of these rows whose id another row also has."""
+        return self.rows - self.distinct
+
+
+def read_checks(
+    data: Path, cluster: LocalCluster, published: tuple[Hashes, Hashes], labels: Labels
+) -> CheckResult:
+    """Run the audit, and check what else must be true.
+
+    Args:
+        data: the data folder.
+        cluster: its nsqds, which must be reachable.
+        published: the feed's records.
+        labels: the visitors that were planted among the clicks.
+    """
+    place = TablePlace(str(data))
+    _, wrong = audit(place, cluster.message_count(TOPIC), *published)
+    wrong += problems(data)
+    rows, distinct = archived(data)
+    sent = len(published[0])
+    if distinct < sent:
+        wrong.append(f"{distinct:,} ids of {sent:,} acknowledged clicks")
+    findings = newest_findings(scan(place, spam_analysis.FINDINGS))
+    score = scores(findings.to_dicts(), labels)["all"]
+    if sent >= SCORED_CLICKS and (score["precision"] < PRECISION or score["recall"] < RECALL):
+        wrong.append(f"precision {score['precision']} and recall {score['recall']} of findings")
+    return CheckResult(wrong, rows, distinct, score)
+
 
 T = TypeVar("T")
 
@@ -132,7 +413,7 @@ class ClusterRun:
         if self.failures is not None:
             options |= self.failures.options()
         if STALL in self.task.variant.others:
-            options |= event_log.options(self.folder / "events")
+            options |= event_log_options(self.folder / "events")
         offsets = min(max(self.task.count // BATCHES, low), high)
         at = self.spark.url, self.nsq.lookupd.http, self.data, run_dir
         words = command_line(*at, offsets=offsets, spark=options.items())
@@ -146,7 +427,7 @@ class ClusterRun:
             self._run_steps()
             self._finish()
             written = self.feed.written_down()
-            found = checks.read(self.data, self.nsq, written, self.clicks.labels)
+            found = read_checks(self.data, self.nsq, written, self.clicks.labels)
             wrong = [*found.wrong, *self._missed()]
         except (AssertionError, OSError, Mistake, subprocess.SubprocessError) as error:
             wrong = [str(error) or repr(error)]
@@ -170,7 +451,7 @@ class ClusterRun:
             self.wait_for_driver()
             wanted = self.checkpoints.least_done() + self.chance.choice(BATCHES_BEFORE)
             self.wait("batch that ends", partial(self._has_done, wanted), BATCH_SECONDS)
-            said = steps.STEPS[name](self)
+            said = STEPS[name](self)
             (self.kills if name in KILLS else self.notes).append(said)
             self.steps_done[name] += 1
 
@@ -289,7 +570,142 @@ class ClusterRun:
             for name in set(self.failures.missing()) - {"rejected"}:
                 yield f"no task has failed after it had written into {name}"
         if STALL in self.task.variant.others:
-            count = event_log.speculative_tasks(self.folder / "events")
+            count = speculative_tasks(self.folder / "events")
             self.notes.append(f"{count} tasks were run a second time beside the first")
             if not count:
                 yield "no task was run a second time beside the first"
+
+
+DOWN_SECONDS = (0.0, 3.0)
+NSQD_SECONDS = (0.0, 3.0)
+STALL_SECONDS = (2.0, 5.0)
+EXECUTOR_SECONDS = 300.0
+SETTLED_SECONDS = 120.0
+AGAIN_SECONDS = 600.0
+CORES = (2, 1)
+"""Each worker's cores after a step, in turn; at the start a worker has one."""
+
+
+def kill_worker(run: ClusterRun) -> str:
+    """kill -9 a worker and its executors in the middle of a batch."""
+    run.wait("executor", lambda: workers_with_executors(run), EXECUTOR_SECONDS)
+    place = run.wait_for_batch()
+    worker = run.chance.choice(workers_with_executors(run) or run.spark.workers)
+    count = len(executors_of(worker))
+    worker.kill()
+    time.sleep(run.chance.uniform(*DOWN_SECONDS))
+    run.spark.start_worker(worker)
+    run.spark.wait_for_workers()
+    return f"{worker.name} and {count} executors {place}"
+
+
+def kill_driver(run: ClusterRun) -> str:
+    """kill -9 the driver, or a part of it, in the middle of a batch."""
+    place = run.wait_for_batch()
+    part = run.chance.choice(PARTS)
+    run.driver.kill(part)
+    run.driver.start()
+    return f"the driver's {part} {place}"
+
+
+def kill_nsqd(run: ClusterRun) -> str:
+    """kill -9 an nsqd, at a random moment."""
+    time.sleep(run.chance.uniform(*NSQD_SECONDS))
+    nsqd = run.chance.choice(run.nsq.nsqds)
+    assert nsqd.process is not None
+    nsqd.process.send_signal(signal.SIGKILL)
+    nsqd.process.wait()
+    time.sleep(run.chance.uniform(*DOWN_SECONDS))
+    run.nsq.restart_dead()
+    return f"{nsqd.name} at {run.feed.published:,} clicks"
+
+
+def lose_commits(run: ClusterRun) -> str:
+    """kill -9 the driver between two batches, and delete the last file of `commits`.
+
+    The same state is left by a driver that dies after its sink has written, and before Spark has
+    recorded the batch as done.
+    """
+    query = QUERIES[run.steps_done[LOST_COMMIT] % len(QUERIES)]
+    deadline = time.monotonic() + SETTLED_SECONDS
+    while True:
+        run.wait_for_driver()
+        time.sleep(run.chance.uniform(0.0, 0.2))
+        run.driver.program.send(signal.SIGSTOP)
+        settled = run.checkpoints.settled()
+        is_late = time.monotonic() > deadline
+        # All three queries, if they are between batches at the same moment, in time.
+        if len(settled) == len(QUERIES) or (query in settled and is_late):
+            break
+        run.driver.program.send(signal.SIGCONT)
+        assert time.monotonic() < deadline + SETTLED_SECONDS, run.told(
+            "no query is between batches"
+        )
+    run.driver.kill("group")
+    lost = {query: run.checkpoints.forget(query) for query in settled}
+    run.driver.start()
+    for name, batch in lost.items():
+        run.wait(
+            f"batch {batch} of {name} again",
+            partial(run.checkpoints.is_done, name, batch),
+            AGAIN_SECONDS,
+        )
+    batches = " and ".join(f"batch {batch} of {name}" for name, batch in lost.items())
+    return f"the driver, which then did {batches} again"
+
+
+def change_cores(run: ClusterRun) -> str:
+    """kill -9 the driver in the middle of a batch; it restarts on a cluster with other cores."""
+    place = run.wait_for_batch()
+    part = run.chance.choice(PARTS)
+    run.driver.kill(part)
+    run.spark.cores = CORES[run.steps_done[OTHER_CORES] % len(CORES)]
+    for worker in run.spark.workers:
+        worker.kill()
+        run.spark.start_worker(worker)
+    run.spark.wait_for_workers()
+    run.driver.start()
+    return f"the driver's {part} {place}, back on {run.spark.cores} cores a worker"
+
+
+def stall(run: ClusterRun) -> str:
+    """Stop a worker's executors for some seconds in the middle of a batch, then resume them."""
+    run.wait("executor", lambda: workers_with_executors(run), EXECUTOR_SECONDS)
+    place = run.wait_for_batch()
+    worker = run.chance.choice(workers_with_executors(run) or run.spark.workers)
+    seconds = run.chance.uniform(*STALL_SECONDS)
+    stopped = worker.started()
+    send(stopped, signal.SIGSTOP)
+    try:
+        time.sleep(seconds)
+    finally:
+        send(stopped, signal.SIGCONT)
+    return f"the executors of {worker.name} stood still for {seconds:.1f} s {place}"
+
+
+def want_failures(run: ClusterRun) -> str:
+    """Make the next tasks fail after they have written."""
+    assert run.failures is not None
+    run.failures.want()
+    return "tasks were to fail after they had written"
+
+
+STEPS: dict[str, Callable[[ClusterRun], str]] = {
+    WORKER: kill_worker,
+    DRIVER: kill_driver,
+    NSQD: kill_nsqd,
+    LOST_COMMIT: lose_commits,
+    OTHER_CORES: change_cores,
+    STALL: stall,
+    FAILURE: want_failures,
+}
+
+
+def executors_of(worker: Program) -> list[int]:
+    """Return the JVMs that a worker has started."""
+    return [pid for pid in worker.started() if is_java(pid)]
+
+
+def workers_with_executors(run: ClusterRun) -> list[Program]:
+    """Return the workers that currently have an executor."""
+    return [worker for worker in run.spark.workers if executors_of(worker)]

@@ -1,6 +1,6 @@
 """The parent of Spark's Python workers, in which a task fails once after it has written a file.
 
-`failures.py` names it by an option, in place of the pipeline's own parent.
+An option names it, in place of the pipeline's own parent.
 """
 
 import gc
@@ -11,9 +11,12 @@ from typing import Any
 
 from pyspark import daemon
 
-from proofs.spark_cluster_parts.failures import FAILED, FOLDER
 from sparq.pipeline import tables, workers_daemon  # noqa: F401 - loads what workers need
 from sparq.pipeline.storage import TablePlace
+
+FAILED = ".failed"
+FOLDER = "SPARQ_PROOF_FAILURES"
+"""Environment variable with the folder."""
 
 
 def failing_once(write: Callable[..., Any], folder: Path) -> Callable[..., Any]:

@@ -14,18 +14,65 @@ from __future__ import annotations
 import http.client
 import json
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyspark
 from tests.support.waiting import wait_for
 
-from proofs.spark_cluster_parts.programs import Program, last_lines
+from proofs.workload import python_path
 from sparq.pipeline.java import ensure_java
 from sparq.pipeline.run.processes import free_port
-from sparq.program.supervised import HOST
+from sparq.program.supervised import HOST, SupervisedProcess, members_of, send
+
+TOPIC = "clicks"
+POLL_SECONDS = 0.1
+TAIL_LINES = 25
+TAIL_BYTES = 20_000
+
+
+class Program(SupervisedProcess):
+    """A supervised program of which single processes can be ended or stopped."""
+
+    def started(self) -> list[int]:
+        """Return the processes that it has started, without itself."""
+        return [pid for pid in members_of(self.pid) if pid != self.pid]
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to all its processes."""
+        send(members_of(self.pid), number)
+
+    def wait(self, seconds: float) -> None:
+        """Return when all its processes have ended, or after this number of seconds."""
+        deadline = time.monotonic() + seconds
+        while members_of(self.pid) and time.monotonic() < deadline:
+            self.exit_status()
+            time.sleep(POLL_SECONDS)
+
+
+def is_java(pid: int) -> bool:
+    """Return whether a process is a JVM."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+    return False
+
+
+def last_lines(path: Path) -> str:
+    """Return the last lines of a log, after its name."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join((f"--- the end of {path.name}", *lines[-TAIL_LINES:])) if lines else ""
+
 
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
@@ -34,7 +81,6 @@ WORKER_MEMORY = "2g"
 DAEMON_MEMORY = "256m"
 START_SECONDS = 180.0
 REQUEST_SECONDS = 5.0
-POLL_SECONDS = 0.1
 
 
 def spark_home() -> Path:
@@ -177,3 +223,119 @@ class StandaloneCluster:
             return "\n".join((what, *map(last_lines, self.logs())))
 
         wait_for(check, START_SECONDS, told, POLL_SECONDS)
+
+
+# The driver
+
+PIPELINE = "sparq.pipeline.app"
+PARTS = ("python", "jvm", "group")
+"""The part of a driver that is killed: its Python, its JVM, or all of it at once."""
+
+REST_SECONDS = 10.0
+
+ON_LOOPBACK = {
+    "spark.driver.host": HOST,
+    "spark.driver.bindAddress": HOST,
+    "spark.ui.enabled": "false",
+}
+
+
+def command_line(
+    master: str,
+    lookupd: str,
+    data: Path,
+    run_dir: Path,
+    *,
+    offsets: int,
+    spark: Iterable[tuple[str, str]] = (),
+) -> list[str]:
+    """Return the command line after `sparq pipeline`.
+
+    Args:
+        master: URL of the Spark master.
+        lookupd: HTTP address of an nsqlookupd.
+        data: the data folder, on a disk that all executors see.
+        run_dir: the folder for the application's status file.
+        offsets: maximum number of messages in a batch.
+        spark: further options of Spark.
+    """
+    options = {**ON_LOOPBACK, **dict(spark)}
+    return [
+        f"--master={master}",
+        f"--lookupd-http-address={lookupd}",
+        f"--data={data.as_uri()}",
+        f"--run-dir={run_dir}",
+        f"--topic={TOPIC}",
+        f"--max-offsets-per-trigger={offsets}",
+        "--driver-memory=1g",
+        "--executor-memory=1g",
+        "--metrics-address=",
+        *(f"--spark={key}={value}" for key, value in options.items()),
+    ]
+
+
+@dataclass
+class Driver:
+    """The driver, started repeatedly.
+
+    Attributes:
+        words: its command line.
+        folder: a folder for its log and for Spark's own files.
+        run_dir: from its command line.
+        module: what is run: the pipeline, or a module of this proof that changes it.
+    """
+
+    words: list[str]
+    folder: Path
+    run_dir: Path
+    module: str = PIPELINE
+    program: Program = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Prepare the program."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        self.program = Program(
+            "driver",
+            [sys.executable, "-m", self.module, *self.words],
+            self.folder / "driver.log",
+            environment={**environment(self.folder), "PYTHONPATH": python_path()},
+            folder=self.folder,  # Spark creates folders where it is started
+        )
+
+    def start(self) -> None:
+        """Start it; it continues from the checkpoints."""
+        self.program.start()
+
+    def status(self) -> dict[str, Any]:
+        """Return its latest status since its newest start; empty before the first."""
+        with suppress(OSError, ValueError):
+            said = dict(json.loads((self.run_dir / "app.json").read_text(encoding="utf-8")))
+            if said.get("pid") == self.program.pid:
+                return said
+        return {}
+
+    def stage(self) -> str:
+        """Return its stage: starting, running, closing, done; empty before the first status."""
+        return str(self.status().get("stage", ""))
+
+    def is_running(self) -> bool:
+        """Return whether it is alive and its queries are started."""
+        return self.program.exit_status() is None and self.stage() == "running"
+
+    def kill(self, part: str) -> None:
+        """kill -9 a part of it; the rest may end by itself, and is killed otherwise."""
+        members = self.program.started()
+        pids = {
+            "python": [self.program.pid],
+            "jvm": [pid for pid in members if is_java(pid)],
+            "group": [self.program.pid, *members],
+        }
+        send(pids[part], signal.SIGKILL)
+        self.program.wait(REST_SECONDS)
+        # A JVM that outlives its Python must not overlap with the next driver.
+        self.program.kill()
+
+    def finish(self) -> None:
+        """Tell it that no more messages will come."""
+        (self.run_dir / "finish").touch()

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
 import pytest
-from proofs.equal import PAIRS
 from proofs.guarantees import Book, Result
 from proofs.outcome import Outcome, skipped
 from proofs.promises import PROMISES
-from proofs.twins_elsewhere import ELSEWHERE
 
 from proofs import __main__ as proofs
 from proofs import golden, guarantees
 from sparq.program.stdout import sparq_version
 
 ROOT = Path(__file__).parents[2]
-NUMPY_TYPES = {"int64", "uint8", "uint16", "uint32", "uint64", "integer", "bool_", "bytes_"}
-"""Naming one of numpy's types does not count as working with arrays."""
 
 
 def test_the_page_is_current() -> None:
@@ -35,7 +30,8 @@ def test_each_promise_has_a_proof_and_each_proof_a_target() -> None:
     targets = re.findall(r"^PROOFS := (.*)", makefile, re.M)[0].split()
 
     assert [f"P{number}" for number in range(1, len(PROMISES) + 1)] == [p.name for p in PROMISES]
-    assert all(promise.proofs for promise in PROMISES)
+    assert all(promise.proofs or promise.tests for promise in PROMISES)
+    assert [] == [path for p in PROMISES for path in p.tests if not (ROOT / path).exists()]
     assert {verb for promise in PROMISES for verb in promise.proofs} == set(proofs.VERBS)
     assert set(proofs.VERBS) == set(targets)
 
@@ -49,18 +45,18 @@ def test_each_promise_has_a_proof_and_each_proof_a_target() -> None:
 )
 def test_failed_and_skipped_proofs_are_shown(outcome: Outcome, told: str) -> None:
     """Failures and skipped proofs are visible on the page."""
-    book = Book({"cores": "2"}, {"kill": Result(outcome, "today", "abc")})
+    book = Book({"cores": "2"}, {"crash": Result(outcome, "today", "abc")})
 
-    assert f"### kill\n\n- {told}\n" in guarantees.page(book, ["kill"])
+    assert f"### crash\n\n- {told}\n" in guarantees.page(book, ["crash"])
 
 
 def test_a_proof_that_ends_without_an_outcome_has_failed(tmp_path: Path) -> None:
     """Such a proof is recorded as failed, with the promises that it should have proved."""
     (tmp_path / "proofs").mkdir()
     (tmp_path / "proofs" / "__init__.py").touch()
-    (tmp_path / "proofs" / "kill.py").write_text("raise SystemExit(3)")
+    (tmp_path / "proofs" / "crash.py").write_text("raise SystemExit(3)")
 
-    outcome = proofs.run("kill", None, tmp_path)
+    outcome = proofs.run("crash", None, tmp_path)
 
     assert not outcome.held
     assert "ended without an outcome, exit status 3" == outcome.figures
@@ -70,28 +66,3 @@ def test_a_proof_that_ends_without_an_outcome_has_failed(tmp_path: Path) -> None
 def test_this_version_has_golden_data_paths() -> None:
     """A release includes data paths that it wrote."""
     assert sparq_version() in {pack.parent.name.partition("-")[0] for pack in golden.packs()}
-
-
-def works_with_arrays(path: Path) -> bool:
-    """Whether a function of the module uses numpy other than for a type."""
-    return any(
-        isinstance(part, ast.Attribute)
-        and isinstance(part.value, ast.Name)
-        and part.value.id == "np"
-        and part.attr not in NUMPY_TYPES
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(function, ast.FunctionDef)
-        for statement in function.body
-        for part in ast.walk(statement)
-    )
-
-
-def test_every_module_with_arrays_is_compared_with_plain_code() -> None:
-    """A pair of `make equal` checks each such module, or a test that ELSEWHERE names."""
-    core = ("protocol", "log", "broker", "inspection", "migration")
-    paths = [path for name in core for path in (ROOT / "src" / "sparq" / name).glob("*.py")]
-    used = {f"{path.parent.name}.{path.stem}" for path in paths if works_with_arrays(path)}
-    paired = {pair.name.rsplit(".", 2 if ".InFlight." in pair.name else 1)[0] for pair in PAIRS}
-
-    assert used - paired == ELSEWHERE.keys()
-    assert [] == [test for test in ELSEWHERE.values() if not (ROOT / test).exists()]

@@ -141,7 +141,11 @@ def crowd(
 
     Only clients that selected tests need, and that this machine can run, are started.
     """
-    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    items = [
+        item
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.get_closest_marker("skip") is None
+    ]
     wanted = {item.callspec.params["name"] for item in items if feature in item.fixturenames}
     clients: dict[str, Client] = {}
     prepare(sorted(wanted))

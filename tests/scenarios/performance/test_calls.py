@@ -7,15 +7,23 @@ occasional merge of the newest batches in memory (`log.block`) is left out.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 import pytest
-from bench.turns import Line, fins, now
 
 import sparq
+from sparq.broker.broker import Broker
+from sparq.broker.options import BrokerOptions
+from sparq.broker.session import V2Session
+from sparq.log.disk import RealDisk
 from sparq.protocol import commands
+from sparq.protocol.instant import Instant
+from sparq.protocol.parser import CommandParser
+from tests.support.v2_client import fin_each
+from tests.support.v2_stream import FRAME_MESSAGE, V2Stream, decode_message
 
 # Not just "/sparq/": the clone, too, may be called so, with the bench and the tests in it.
 SPARQ = f"{Path(sparq.__file__).parent}/"
@@ -30,6 +38,45 @@ MANY_PUBS_CALLS_MAX = 51
 """Calls for a hundred PUBs that arrive in one read."""
 MANY_FINS_CALLS_MAX = 66
 """Calls for a hundred FINs and the next delivery, within one block."""
+
+
+def now() -> Instant:
+    """The current time."""
+    return Instant(time.time_ns(), time.monotonic_ns())
+
+
+class Line:
+    """A broker and one client, driven as nsqd drives them."""
+
+    def __init__(self, path: Path) -> None:
+        self.broker = Broker(BrokerOptions(sync_every=2500), RealDisk(), str(path), now())
+        self.broker.load(now())
+        self.session: V2Session = self.broker.connect("10.0.0.1:5555", now())
+        self.parser = CommandParser(self.broker.limits)
+
+    def say(self, data: bytes) -> bytes:
+        """Send bytes, and return the broker's output of the turn that follows."""
+        self.parser.feed(data)
+        at = now()
+        while not self.parser.is_waiting and (command := self.parser.next()) is not None:
+            self.broker.execute(self.session, command, at)
+            self.parser.state = self.session.state
+        while tasks := self.broker.end_turn(at):
+            for topic_task in tasks:
+                topic_task.task.run()
+                self.broker.finish(topic_task, at)
+        output: list[bytes] = []
+        for session in self.broker.take_sessions():
+            output += map(bytes, self.broker.take_output(session))
+        return b"".join(output)
+
+
+def fins(answer: bytes) -> bytes:
+    """FINs for the messages of an output."""
+    stream = V2Stream()
+    stream.feed(answer)
+    frames = [data for kind, data in stream.frames() if kind == FRAME_MESSAGE]
+    return fin_each([decode_message(data) for data in frames])
 
 
 def files_of(call: Callable[[], object]) -> list[str]:

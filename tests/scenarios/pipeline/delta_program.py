@@ -7,7 +7,7 @@ The first word is the control: a repeated batch is not recognised.
 
 import sys
 
-from proofs.controls.without_transactions import without_transactions
+from proofs.without_transactions import without_transactions
 
 from sparq.pipeline import command, maintenance
 

@@ -12,8 +12,8 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from proofs.daemon_fixture import python_path
 from proofs.exactly_once import ONCE, TABLES, archived, problems
+from proofs.workload import python_path
 
 from sparq.demo.generator import generate
 from sparq.pipeline.run.processes import LocalCluster

@@ -48,4 +48,4 @@ class UnplannedSource(NsqDataSource):
 if __name__ == "__main__":
     # Spark copies a class of the main module as it is.
     setattr(channels, "NsqDataSource", UnplannedSource)  # noqa: B010 - a replacement
-    sys.exit(small_batches.main(sys.argv[1:], "proofs.controls.unplanned_reader"))
+    sys.exit(small_batches.main(sys.argv[1:], "proofs.unplanned_reader"))

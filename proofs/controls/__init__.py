@@ -1,1 +1,0 @@
-"""Controls: nsqd, or a client of it, with one safeguard switched off. A proof must fail with it."""

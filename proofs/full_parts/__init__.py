@@ -1,1 +1,0 @@
-"""Parts of the proof for full disks: see `proofs.full`."""

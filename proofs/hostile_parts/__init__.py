@@ -1,1 +1,0 @@
-"""The parts of proofs/hostile.py: inputs, targets, and the worker that runs them."""
