@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from bench.peers import go_nsqd
+from bench.peers.nsq import GoNsqd, go_path
 
 from sparq.client import Consumer, Message, Producer
 from sparq.protocol.commands import pub
@@ -93,7 +93,7 @@ def ids(server: NsqdServer) -> dict[bytes, bytes]:
 
 async def test_going_back_to_gos_nsqd(tmp_path: Path) -> None:
     """With Go's nsqd next to sparq's, a consumer empties sparq's and continues with Go's."""
-    if why := go_nsqd.missing():
+    if why := GoNsqd.missing():
         pytest.skip(why)
     config = tmp_path / "nsqd.toml"  # it has keys that only sparq knows, too
     config.write_text('max_topics = 3\nhttp_token = "s"\nmsg_timeout = "90s"\n')
@@ -105,7 +105,7 @@ async def test_going_back_to_gos_nsqd(tmp_path: Path) -> None:
     with spawn_nsqlookupd(tmp_path) as lookupd, spawn_nsqd(tmp_path, lookupds=(lookupd,)) as ours:
         own = (f"--config={config}", f"--data-path={tmp_path}", "--broadcast-address=127.0.0.1")
         flags = (*own, f"--lookupd-tcp-address={lookupd.tcp}")
-        with GoServer(go_nsqd.path(), tmp_path, flags) as go:
+        with GoServer(go_path(), tmp_path, flags) as go:
             await asyncio.to_thread(start_first, go)
             for server in (ours, go):
                 server.post("/topic/create?topic=back")
