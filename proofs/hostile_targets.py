@@ -49,12 +49,12 @@ from sparq.nsqd.serving import broker_options
 from sparq.nsqlookupd.http import NsqlookupdEndpoints
 from sparq.nsqlookupd.registry import Registry
 from sparq.nsqlookupd.tcp import IDENTIFY_BYTES_MAX, LINE_BYTES_MAX, CommandHandlers
+from sparq.options.limits import IdentifyLimits
 from sparq.protocol import batch, commands, lookup
 from sparq.protocol.batch import BatchError
 from sparq.protocol.compression import Compression, CompressionError, Deflate, Snappy
 from sparq.protocol.errors import ERRORS, RemoteError
 from sparq.protocol.frames import BodySlices
-from sparq.options.limits import IdentifyLimits
 from sparq.protocol.identify import negotiate
 from sparq.protocol.mpub import parse_body
 from sparq.protocol.parser import CommandParser, LineTooLong

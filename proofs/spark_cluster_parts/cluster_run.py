@@ -43,13 +43,13 @@ from proofs.spark_cluster_parts.standalone import (
 from proofs.workload import python_path
 from sparq.demo.generator import Generated, generate
 from sparq.demo.scores import Labels, scores
+from sparq.options.mistakes import Mistake
 from sparq.pipeline import spam_analysis
 from sparq.pipeline.report.audit import Hashes, audit, read_records
 from sparq.pipeline.report.figures import newest_findings, scan
 from sparq.pipeline.run.processes import LocalCluster
 from sparq.pipeline.run.publishing import publish
 from sparq.pipeline.storage import TablePlace
-from sparq.options.mistakes import Mistake
 from sparq.program.supervised import send
 
 WORKER, DRIVER, NSQD = KINDS = ("worker", "driver", "nsqd")
