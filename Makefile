@@ -114,7 +114,7 @@ SECURITY_TESTS += tests/scenarios/admin_pages/test_accessible.py
 security: $(READY) ## the tests of the security table (SECURITY.md), counted (ARGS=)
 	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs $(SECURITY_TESTS) $(ARGS)
 
-docs: $(READY) ## write docs/api.md, docs/tools.md and docs/behaviours.md from the code
+docs: $(READY) ## write docs/api.md, flags.md, tools.md and behaviours.md from the code
 	@$(BIN)/python -m docs.reference
 
 coverage: $(READY) ## branch coverage of protocol, log and broker; writes docs/coverage.md (ARGS=)

@@ -1,6 +1,7 @@
 """Generates the reference pages from the code: `make docs`.
 
 - api.md         classes and functions of `sparq` and `sparq.client`, from their docstrings
+- flags.md       the flags of the daemons and the pipeline, from their options
 - tools.md       the tools and their flags, from their options
 - behaviours.md  NSQ's tests, and the tests here that assert the same, from the tests' marks
 
@@ -26,6 +27,7 @@ from docs.docstrings import Docstring, bullet, code, read
 
 from sparq.daemon.access import command as token
 from sparq.options.declare import Flag, flags_of
+from sparq.pipeline import settings
 from sparq.program.verbs import Verb
 from sparq.tools.admin import verbs as admin
 
@@ -285,19 +287,49 @@ def names_in(path: Path) -> set[str]:
     return found
 
 
-def table_of_flags(options_class: type) -> str:
+def table_of_flags(
+    options_class: type, flags: Sequence[Flag] = (), *, has_file: bool = False
+) -> str:
     """A table with a row per flag; defaults that depend on the machine are left out."""
-    computed = {
-        field.name
-        for field in dataclasses.fields(options_class)
-        if field.default_factory is not dataclasses.MISSING
-    }
+    unknown = set(computed(options_class))
     lines = ["| flag | default | meaning |", "|---|---|---|"]
-    for flag in flags_of(options_class):
-        default = "" if flag.field in computed else shown(flag)
-        several = "; several times" if flag.repeated else ""
-        lines.append(f"| `--{flag.name}` | {default} | {cell(flag.help)}{several} |")
+    for flag in flags or flags_of(options_class):
+        default = "" if flag.field in unknown else shown(flag)
+        more = (
+            "; several times" if flag.repeated else "",
+            f"; key `{flag.key}`" if has_file and flag.key != flag.name.replace("-", "_") else "",
+            "; SIGHUP" if has_file and flag.live else "",
+        )
+        lines.append(f"| `--{flag.name}` | {default} | {cell(flag.help)}{''.join(more)} |")
     return "\n".join(lines)
+
+
+def computed(options_class: type, path: str = "") -> Iterator[str]:
+    """The fields, also in groups, whose default is the result of a function."""
+    for field in dataclasses.fields(options_class):
+        if field.default_factory is dataclasses.MISSING:
+            continue
+        if dataclasses.is_dataclass(group := field.default_factory()):
+            yield from computed(type(group), f"{path}{field.name}.")
+        else:
+            yield path + field.name
+
+
+def page_of_the_flags() -> str:
+    """The text of docs/flags.md."""
+    parts = ["# Flags of the daemons and of the pipeline", MADE.format("the programs' options")]
+    parts.append(
+        "A flag is also a key of the file that `--config` names: in the daemons' files with"
+        " underscores in place of dashes, unless a key is given. SIGHUP: a changed value is in"
+        " force after the signal; others need a restart. [Daemons](daemons.md) explains how to use"
+        " them."
+    )
+    for name in ("nsqd", "nsqlookupd", "nsqadmin"):
+        options = getattr(importlib.import_module(f"sparq.{name}.options"), f"N{name[1:]}Options")
+        parts += [f"## {name}", table_of_flags(options, has_file=True)]
+    parts += ["## sparq pipeline", "[The pipeline's page](pipeline.md) explains the settings."]
+    parts.append(table_of_flags(settings.Settings, settings.flags()))
+    return "\n\n".join(parts) + "\n"
 
 
 def shown(flag: Flag) -> str:
@@ -313,6 +345,7 @@ def cell(text: str) -> str:
 
 PAGES = {
     "api.md": page_of_the_api,
+    "flags.md": page_of_the_flags,
     "tools.md": page_of_the_tools,
     "behaviours.md": behaviours.page,
 }

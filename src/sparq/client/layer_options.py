@@ -15,20 +15,14 @@ from __future__ import annotations
 import os
 import ssl
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Final
 
 from sparq.options.declare import described, option
 from sparq.wire.errors import tls_reason
+from sparq.wire.layers import TLS_VERSIONS
 
-TLS_VERSIONS: Final[Mapping[str, ssl.TLSVersion]] = {
-    "tls1.0": ssl.TLSVersion.TLSv1,
-    "tls1.1": ssl.TLSVersion.TLSv1_1,
-    "tls1.2": ssl.TLSVersion.TLSv1_2,
-    "tls1.3": ssl.TLSVersion.TLSv1_3,
-}
 OLD_CIPHERS: Final = "DEFAULT@SECLEVEL=0"
 """TLS before 1.2 signs with SHA-1, which OpenSSL refuses at its default security level."""
 

@@ -35,11 +35,11 @@ from sparq.daemon.access.access import EXPIRED
 from sparq.daemon.token import public
 from sparq.nsqd.options import http_timeouts
 from sparq.nsqd.shown_token import ConnectionToken
-from sparq.nsqd.tls import VERSIONS
 from sparq.program.lifecycle import StartError
 from sparq.protocol import commands
 from sparq.protocol.bounded import collected
 from sparq.protocol.errors import RemoteError
+from sparq.wire.layers import TLS_VERSIONS
 
 if TYPE_CHECKING:
     from sparq.broker.session import V2Session
@@ -356,7 +356,7 @@ def client_context(options: NsqdOptions) -> ssl.SSLContext:
     with warnings.catch_warnings():
         # Python warns about TLS 1.0 and 1.1; the operator chose them with the flag.
         warnings.simplefilter("ignore", DeprecationWarning)
-        context.minimum_version = VERSIONS[options.tls.min_version]
+        context.minimum_version = TLS_VERSIONS[options.tls.min_version]
     return context
 
 

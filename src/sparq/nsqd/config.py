@@ -16,6 +16,7 @@ from sparq.daemon.http import JSON, Call, Content, HttpError, Route
 from sparq.daemon.token import hidden, public
 from sparq.options.declare import flags_of
 from sparq.program.logging import LEVELS, parse_level
+from sparq.wire.layers import TLS_VERSIONS
 
 if TYPE_CHECKING:
     from sparq.nsqd.reload import Reloader
@@ -25,12 +26,11 @@ PATH = "/config/:opt"
 
 _LEVEL_NUMBERS = {level: number for number, level in enumerate(LEVELS.values(), 1)}
 _TLS_REQUIRED = {"false": 0, "true": 1, "tcp-https": 2}
-_TLS_VERSIONS = {"tls1.0": 0x301, "tls1.1": 0x302, "tls1.2": 0x303, "tls1.3": 0x304}
 
 _SHOWN: dict[str, Callable[[Any], Any]] = {
     "log_level": _LEVEL_NUMBERS.__getitem__,
     "tls_required": _TLS_REQUIRED.__getitem__,
-    "tls_min_version": _TLS_VERSIONS.__getitem__,
+    "tls_min_version": lambda name: TLS_VERSIONS[name].value,
     "http_token": hidden,
     "lookupd_token": hidden,
     "auth_http_addresses": lambda urls: [public(url) for url in urls],

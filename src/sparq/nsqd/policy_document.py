@@ -106,15 +106,13 @@ def _value(where: str, key: str, given: object) -> int:
     flag = FLAGS[key]
     try:
         value = flag.kind.coerce(given)
-        flag.kind.check(value)
     except ValueError as error:
         raise DocumentError(f"{where}: {key} = {shown(str(given))}: {error}") from error
-    if flag.least is not None and value < flag.least:
-        least = flag.kind.show(flag.least)
-        raise DocumentError(f"{where}: {key} = {flag.kind.show(value)}: use {least} or more")
-    if isinstance(flag.most, int) and value > flag.most:
-        most = flag.kind.show(flag.most)
-        raise DocumentError(f"{where}: {key} = {flag.kind.show(value)}: use {most} or less")
+    try:
+        flag.check(value)
+    except ValueError as error:
+        what_to_do = str(error).partition(": ")[2]
+        raise DocumentError(f"{where}: {key} = {flag.kind.show(value)}: {what_to_do}") from error
     return int(flag.kind.held(value))
 
 

@@ -18,16 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 from sparq.broker.session import TlsFacts
 from sparq.nsqd.options import REQUIRE, REQUIRE_VERIFY
 from sparq.program.lifecycle import StartError
+from sparq.wire.layers import TLS_VERSIONS
 
 if TYPE_CHECKING:
     from sparq.nsqd.options import NsqdOptions
 
-VERSIONS: Final = {
-    "tls1.0": ssl.TLSVersion.TLSv1,
-    "tls1.1": ssl.TLSVersion.TLSv1_1,
-    "tls1.2": ssl.TLSVersion.TLSv1_2,
-    "tls1.3": ssl.TLSVersion.TLSv1_3,
-}
 _SHOWN_VERSIONS: Final = {"TLSv1": "TLS1.0", "TLSv1.1": "TLS1.1"}
 
 OLD_CIPHERS: Final = "DEFAULT:@SECLEVEL=0"
@@ -118,8 +113,8 @@ def _set_versions(context: ssl.SSLContext, oldest: str) -> None:
     with warnings.catch_warnings():
         # Python warns about TLS 1.0 and 1.1; the operator chose them with the flag.
         warnings.simplefilter("ignore", DeprecationWarning)
-        context.minimum_version = VERSIONS[oldest]
-    if VERSIONS[oldest] < ssl.TLSVersion.TLSv1_2:
+        context.minimum_version = TLS_VERSIONS[oldest]
+    if TLS_VERSIONS[oldest] < ssl.TLSVersion.TLSv1_2:
         context.set_ciphers(OLD_CIPHERS)
     else:
         accept_weak_keys(context)

@@ -20,6 +20,14 @@ from typing import Final, cast
 from sparq.protocol.compression import PIECE_BYTES, Buffer, Compression, CompressionError
 from sparq.wire.errors import LayerError, tls_reason
 
+TLS_VERSIONS: Final = {
+    "tls1.0": ssl.TLSVersion.TLSv1,
+    "tls1.1": ssl.TLSVersion.TLSv1_1,
+    "tls1.2": ssl.TLSVersion.TLSv1_2,
+    "tls1.3": ssl.TLSVersion.TLSv1_3,
+}
+"""The versions by their names in options."""
+
 RECORD_BYTES: Final = 16 << 10
 """Maximum size of a TLS record: OpenSSL returns no more at a time."""
 
