@@ -9,6 +9,7 @@ import asyncio
 import errno
 import gzip
 import os
+import re
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -21,7 +22,6 @@ from aiohttp import web
 from sparq.client import Consumer
 from sparq.options.units import MINUTE
 from sparq.protocol.lookup import LISTED_MAX
-from sparq.protocol.patterns import Pattern
 from sparq.tools import commands
 from sparq.tools.nsq_to_file import TopicFinder
 from tests.support.servers import NsqdServer, spawn_nsqd
@@ -72,7 +72,7 @@ def topic_finder(*lookupds: str, pattern: str = "", opts: tuple[str, ...] = ()) 
     options = commands.NsqToFileOptions(
         lookupd_http_addresses=lookupds, consumer_opt=opts, **minute
     )
-    return TopicFinder(options, Pattern(pattern).search)
+    return TopicFinder(options, re.compile(pattern).search)
 
 
 async def test_answers_are_merged_matched_and_sorted() -> None:

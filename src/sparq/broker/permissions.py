@@ -7,45 +7,30 @@ with a `topic` pattern, `channels` patterns and `permissions` (docs/protocol.md,
 2. Patterns are searched for, unanchored. To publish, a pattern in `channels` must match the empty
    string; an entry without channels allows no publishing.
 3. Results are cached: each publish checks its permission.
-4. The size of an answer is bounded, and so are the steps of one check: a check that takes more is
-   denied. So no client's patterns can stall the other clients.
+4. The size of an answer is bounded, and so is the longest search for all its patterns: no client's
+   patterns can stall the other clients.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sparq.broker.patterns import COST_MAX, Pattern, PatternError, compiled
 from sparq.options.units import SECOND
 from sparq.protocol.go_json import to_bytes
-from sparq.protocol.names import NAME_SIZE_MAX
-from sparq.protocol.patterns import Pattern, PatternError, StepBudget, TooManySteps
 
 AUTHORIZATIONS_MAX: Final = 1_000
 PATTERNS_MAX: Final = 5_000
-INSTRUCTIONS_MAX: Final = 20_000
-"""Total size of the compiled patterns of one answer; this bounds its memory."""
-
-QUESTION_STEPS_MAX: Final = 60_000
-"""About 25 ms. For most names, 1,000 anchored patterns take 3,000 steps, 1,000 others 30,000."""
-
-HEAVY_STEPS: Final = 20_000
-"""From this size on, checks run one at a time, with pauses (nsqd/auth.py)."""
-
 REMEMBERED_MAX: Final = 1_024
 TTL_MAX: Final = 10 * 365 * 86_400
 """Seconds; a longer `ttl` is cut to this, which is practically unlimited."""
 
 PUBLISH: Final = "publish"
 SUBSCRIBE: Final = "subscribe"
-
-COMPILED_MAX: Final = 1_024
-COMPILED_SIZE_MAX: Final = 200
-"""Maximum length, in characters and in instructions, of a pattern that is cached for reuse."""
-
-_compiled: dict[str, Pattern] = {}
 
 
 class AnswerError(ValueError):
@@ -60,19 +45,13 @@ class Authorization:
     channels: tuple[Pattern, ...]
     permissions: frozenset[str]
 
-    def allows(
-        self, permission: str, topic: str, channel: str | None, patience: StepBudget
-    ) -> bool:
-        """Whether this entry grants the permission; channel "": publishing, None: any channel.
-
-        Raises:
-            TooManySteps: the check takes more steps than `patience` allows.
-        """
-        if permission not in self.permissions or not self.topic.search(topic, patience):
+    def allows(self, permission: str, topic: str, channel: str | None) -> bool:
+        """Whether this entry grants the permission; channel "": publishing, None: any channel."""
+        if permission not in self.permissions or not self.topic.search(topic):
             return False
         if channel is None:
             return bool(self.channels)
-        return any(one.search(channel, patience) for one in self.channels)
+        return any(one.search(channel) for one in self.channels)
 
 
 class Permissions:
@@ -93,9 +72,6 @@ class Permissions:
         self._entries = entries
         self._known: dict[tuple[str, str | None], bool] = {}
         self._expires_ns = 0
-        size = sum(len(one) for entry in entries for one in (entry.topic, *entry.channels))
-        # The most that a check can take: each instruction at each character of a name.
-        self._is_heavy = size * NAME_SIZE_MAX > HEAVY_STEPS
 
     def begin(self, mono_ns: int) -> None:
         """Start the time to live."""
@@ -104,10 +80,6 @@ class Permissions:
     def has_expired(self, mono_ns: int) -> bool:
         """Whether the time to live is over, so that the authd must be asked again."""
         return mono_ns >= self._expires_ns
-
-    def is_heavy(self, topic: str, channel: str | None) -> bool:
-        """Whether checking this may take milliseconds."""
-        return self._is_heavy and (topic, channel) not in self._known
 
     def allows(self, topic: str, channel: str | None = "") -> bool:
         """Whether the client may subscribe to the channel.
@@ -122,17 +94,10 @@ class Permissions:
                 # The oldest answer goes: a client chooses the names, so their number must be
                 # bounded.
                 del self._known[next(iter(self._known))]
-            known = self._known[key] = self._ask(topic, channel)
+            permission = PUBLISH if channel == "" else SUBSCRIBE
+            known = any(entry.allows(permission, topic, channel) for entry in self._entries)
+            self._known[key] = known
         return known
-
-    def _ask(self, topic: str, channel: str | None) -> bool:
-        permission = PUBLISH if channel == "" else SUBSCRIBE
-        patience = StepBudget(QUESTION_STEPS_MAX)
-        try:
-            return any(e.allows(permission, topic, channel, patience) for e in self._entries)
-        # Denied, not delayed: one check must not stall the other clients (rule 4).
-        except TooManySteps:
-            return False
 
     def reply_data(self) -> bytes:
         """The data of the response frame for AUTH."""
@@ -154,7 +119,7 @@ def granted(identity: str, granted: Iterable[tuple[str, str]], ttl_ns: int) -> P
         ttl_ns: how long the permissions are valid.
     """
     entries = tuple(
-        Authorization(_pattern(_anchored(topics)), (_pattern(""),), frozenset((permission,)))
+        Authorization(re.compile(_anchored(topics)), (re.compile(""),), frozenset((permission,)))
         for topics, permission in granted
     )
     return Permissions(identity, "", min(ttl_ns, TTL_MAX * SECOND), entries)
@@ -194,49 +159,27 @@ def _entries(given: list[dict[str, Any]]) -> tuple[Authorization, ...]:
     if len(given) > AUTHORIZATIONS_MAX:
         raise AnswerError(f"more than {AUTHORIZATIONS_MAX} authorizations")
     entries = []
-    patterns = instructions = 0
+    count = cost = 0
     for one in given:
-        patterns += 1 + len(_list(one, "channels", str))
-        if patterns > PATTERNS_MAX:
+        permissions = frozenset(_list(one, "permissions", str))
+        for unknown in permissions - {SUBSCRIBE, PUBLISH}:
+            raise AnswerError(f"unknown permission {unknown[:100]!r}")
+        texts = [_value(one, "topic", str, ""), *_list(one, "channels", str)]
+        count += len(texts)
+        if count > PATTERNS_MAX:
             raise AnswerError(f"more than {PATTERNS_MAX} patterns")
-        entry = _entry(one, INSTRUCTIONS_MAX - instructions)
-        instructions += len(entry.topic) + sum(map(len, entry.channels))
-        entries.append(entry)
+        patterns = []
+        for text in texts:
+            try:
+                pattern, steps = compiled(text)
+            except PatternError as error:
+                raise AnswerError(f"invalid pattern {text[:100]!r}: {error}") from None
+            patterns.append(pattern)
+            cost += steps
+            if cost > COST_MAX:
+                raise AnswerError("the patterns take too long to search for")
+        entries.append(Authorization(patterns[0], tuple(patterns[1:]), permissions))
     return tuple(entries)
-
-
-def _entry(entry: dict[str, Any], room: int) -> Authorization:
-    permissions = frozenset(_list(entry, "permissions", str))
-    for unknown in permissions - {SUBSCRIBE, PUBLISH}:
-        raise AnswerError(f"unknown permission {unknown[:100]!r}")
-    topic = _pattern(_value(entry, "topic", str, ""))
-    room -= len(topic)
-    channels = []
-    for text in _list(entry, "channels", str):
-        channels.append(_pattern(text))
-        room -= len(channels[-1])
-        if room < 0:
-            break
-    if room < 0:
-        raise AnswerError("the patterns are too large")
-    return Authorization(topic, tuple(channels), permissions)
-
-
-def _pattern(text: str) -> Pattern:
-    # Not `re`: it backtracks, and one pattern could block the loop. Not `google-re2` either: it
-    # has no wheel for Alpine or older macOS (ARCHITECTURE.md, "Tried and rejected").
-    known = _compiled.get(text)
-    if known is not None:
-        return known
-    try:
-        found = Pattern(text)
-    except PatternError as error:
-        raise AnswerError(f"invalid pattern {text[:100]!r}: {error}") from None
-    if len(text) <= COMPILED_SIZE_MAX and len(found) <= COMPILED_SIZE_MAX:
-        if len(_compiled) >= COMPILED_MAX:
-            _compiled.clear()
-        _compiled[text] = found
-    return found
 
 
 def _value(answer: dict[str, Any], key: str, kind: type, default: Any) -> Any:

@@ -9,8 +9,6 @@ the token has expired or not. Any other secret is sent to the authds, if any are
    go on.
 3. A secret is never logged, nor is an address with a secret in its query.
 4. An answer is limited in size and is parsed in a thread, because patterns take a while to compile.
-   Slow look-ups in an answer run one at a time, with pauses: they block the event loop for about
-   25 ms at most, and for a fifth of the time.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import json
 import logging
 import random
 import ssl
-import time
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -50,9 +47,6 @@ if TYPE_CHECKING:
 
 ANSWER_BYTES_MAX: Final = 256 << 10
 """Maximum size of an authd's answer; a thousand authorizations fit."""
-
-PAUSES: Final = 4
-"""Length of the pause after a slow look-up, as a multiple of the look-up's time."""
 
 ACCEPT: Final = {"Accept": "application/vnd.nsq; version=1.0"}
 
@@ -111,7 +105,6 @@ class Authenticator:
         self._timeouts = http_timeouts(options)
         self._context = client_context(options)
         self._http: aiohttp.ClientSession | None = None
-        self._preparing = asyncio.Lock()
 
     def load(self, options: NsqdOptions) -> None:
         """Read the root CA file again and trust it from now on.
@@ -137,15 +130,6 @@ class Authenticator:
             except (OSError, TimeoutError, ValueError, aiohttp.ClientError) as error:
                 reasons.append(f"{url.host}:{url.port} {reason_of(error)}")
         raise AuthError("; ".join(reasons))
-
-    async def prepare(self, known: Permissions, command: commands.Command) -> None:
-        """Look up a command's permission in advance if that is slow; the result is cached."""
-        topic, channel = needed(command)
-        async with self._preparing:
-            if known.is_heavy(topic, channel):
-                began = time.monotonic()
-                known.allows(topic, channel)
-                await asyncio.sleep(PAUSES * (time.monotonic() - began))
 
     @property
     def has_authds(self) -> bool:
@@ -215,7 +199,7 @@ class Admission:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a command is held, for an authd or a slow look-up."""
+        """Whether a command is held, for an authd."""
         return self._task is not None
 
     def takes(self, command: commands.Command, now: Instant) -> bool:
@@ -255,7 +239,7 @@ class Admission:
             self._shown.refuse(code, NAMES[type(command)], "", topic, channel or "")
 
     async def _authorize_and_execute(self, command: commands.Command, now: Instant) -> None:
-        """Ask the authd if necessary, do the slow look-up, and execute the command."""
+        """Ask the authd, and execute the command."""
         session, broker = self._session, self._turns.broker
         known = session.permissions
         if known is None or known.has_expired(now.mono_ns):
@@ -269,7 +253,6 @@ class Admission:
             broker.authorize(session, known)
         else:
             session.permissions = known
-            await self._authenticator.prepare(known, command)
             self._note(known, command)
             broker.execute(session, command, self._turns.runner.now())
         self._task = None
@@ -306,9 +289,7 @@ class Admission:
 
 
 def _must_wait(known: Permissions, command: commands.Command, now: Instant) -> bool:
-    return isinstance(command, CHECKED) and (
-        known.has_expired(now.mono_ns) or known.is_heavy(*needed(command))
-    )
+    return isinstance(command, CHECKED) and known.has_expired(now.mono_ns)
 
 
 def needed(command: commands.Command) -> tuple[str, str | None]:

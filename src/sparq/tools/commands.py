@@ -182,7 +182,7 @@ class NsqToFileOptions(ConsumeOptions):
 
     # What to record
     topics: tuple[str, ...] = option((), "topic to record", name="topic")
-    topic_pattern: str = option("", "record topics that match this regular expression (Go syntax)")
+    topic_pattern: str = option("", "record topics that match this regular expression (of Python)")
     topic_refresh_ns: int = option(MINUTE, "time between searches for new topics")
     channel: str = option("nsq_to_file", "channel to consume")
     max_in_flight: int = option(200, "maximum number of messages in flight per topic")

@@ -55,7 +55,6 @@ from sparq.options.units import SECOND, format_duration
 from sparq.program.logging import set_up
 from sparq.protocol.lookup import names, question, shown
 from sparq.protocol.names import quote
-from sparq.protocol.patterns import Pattern, PatternError
 from sparq.tools import common
 from sparq.tools.commands import NsqToFileOptions as Options
 from sparq.tools.commands import ToolError, UsageError
@@ -122,8 +121,8 @@ class Archive:
         self._options = options
         text = options.topic_pattern
         try:
-            self._is_wanted = Pattern(text).search if text else bool  # any name is true
-        except PatternError as error:
+            self._is_wanted = re.compile(text, re.ASCII).search if text else bool  # all are true
+        except re.error as error:
             raise UsageError(f"--topic-pattern {quote(text)}: {error}") from None
         self._work, self._finished = _folder("output-dir", options.output_dir), None
         if options.work_dir and os.path.realpath(options.work_dir) != self._work.path:
