@@ -19,7 +19,8 @@ from sparq.cluster.figures import ChannelFigures, NsqdFigures, TopicFigures
 from sparq.cluster.rows import NodeStats, tables
 from sparq.daemon.access import tokens
 from sparq.tools.commands import ToolError, UsageError, parse
-from sparq.tools.nsq_stat import Options, line, stat
+from sparq.tools.nsq_stat import Options, line
+from sparq.tools.nsq_stat import serve as stat
 from sparq.tools.terminal import PipeOutput
 from tests.client.certificates import certificates
 from tests.support.servers import NsqdServer, Server, free_port
@@ -52,7 +53,7 @@ class Stat:
         self.stop = asyncio.Event()
         self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT)
         options = parse(Options, "nsq_stat", ["--channel=c", *words])
-        self.task = asyncio.create_task(stat(options, PipeOutput(self._descriptor), self.stop))
+        self.task = asyncio.create_task(stat(options, self.stop, PipeOutput(self._descriptor)))
         self.task.add_done_callback(lambda _: os.close(self._descriptor))
 
     @property

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from sparq.tools.commands import ToolError, UsageError, parse
-from sparq.tools.nsq_tail import Options, tail
+from sparq.tools.nsq_tail import Options
+from sparq.tools.nsq_tail import serve as tail
 from sparq.tools.terminal import PipeOutput
 from tests.support.servers import NsqdServer, Server
 from tests.support.waiting import until
@@ -43,7 +44,7 @@ class Tail:
         # On a busy machine nsqd may be slow to accept a connection.
         options = parse(Options, "nsq_tail", ("--wait-for-nsqd=1m", *words))
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
-        self.task = asyncio.create_task(tail(options, PipeOutput(self._descriptor), self.stop))
+        self.task = asyncio.create_task(tail(options, self.stop, PipeOutput(self._descriptor)))
 
     @property
     def lines(self) -> list[bytes]:
@@ -210,7 +211,7 @@ async def test_heartbeats_are_answered_while_the_output_waits(nsqd: NsqdServer) 
     reading, writing = os.pipe()
     words = ["--topic=paused", f"--nsqd-tcp-address={nsqd.tcp}", "--n=300", "--channel=c"]
     options = parse(Options, "nsq_tail", [*words, "--consumer-opt=heartbeat_interval,1s"])
-    task = asyncio.create_task(tail(options, PipeOutput(writing), asyncio.Event()))
+    task = asyncio.create_task(tail(options, asyncio.Event(), PipeOutput(writing)))
     await until(lambda: nsqd.channel("paused", "c").get("in_flight_count"))
     loop = asyncio.get_running_loop()
     for _ in range(3):  # nsqd closes a connection that is silent for two heartbeats
@@ -237,9 +238,9 @@ async def test_unwritten_messages_are_requeued(nsqd: NsqdServer) -> None:
     os.close(reading)
 
     with pytest.raises(ToolError, match=r"failed to write to standard output - No space left"):
-        await tail(options, PipeOutput(full), asyncio.Event())
+        await tail(options, asyncio.Event(), PipeOutput(full))
     with pytest.raises(BrokenPipeError):
-        await tail(options, PipeOutput(writing), asyncio.Event())
+        await tail(options, asyncio.Event(), PipeOutput(writing))
 
     await until(lambda: nsqd.channel("unwritten", "c")["client_count"] == 0)
     channel = nsqd.channel("unwritten", "c")
@@ -271,7 +272,7 @@ async def test_unwritten_messages_are_requeued(nsqd: NsqdServer) -> None:
 async def test_invalid_values_are_refused(words: list[str], reason: str) -> None:
     """The error names the flag or the option."""
     with pytest.raises(UsageError, match=reason):
-        await tail(parse(Options, "nsq_tail", words), PipeOutput(), asyncio.Event())
+        await tail(parse(Options, "nsq_tail", words), asyncio.Event(), PipeOutput())
 
 
 def test_sigterm_ends_the_program(nsqd: NsqdServer) -> None:

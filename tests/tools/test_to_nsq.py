@@ -26,8 +26,8 @@ from sparq.tools.to_nsq import (
     RecordPublisher,
     RecordSplitter,
     follow,
-    publish_all,
     runs,
+    serve,
 )
 from tests.support.servers import NsqdServer, free_port, spawn_nsqd
 from tests.support.waiting import until
@@ -46,7 +46,7 @@ class Publishing:
         # On a busy machine nsqd may be slow to accept a connection.
         options = parse(Options, "to_nsq", ("--wait-for-nsqd=1m", *words))
         self._input = Input(self._reading)
-        self.task = asyncio.create_task(publish_all(options, self._input, self.stop))
+        self.task = asyncio.create_task(serve(options, self.stop, self._input))
 
     async def say(self, data: bytes) -> None:
         """Write to its input."""
@@ -254,7 +254,7 @@ def test_runs_are_limited_in_number_and_bytes() -> None:
 async def test_invalid_values_are_refused(given: list[str], reason: str) -> None:
     """The error names the flag."""
     with pytest.raises(UsageError, match=reason):
-        await publish_all(parse(Options, "to_nsq", given), Input(), asyncio.Event())
+        await serve(parse(Options, "to_nsq", given), asyncio.Event(), Input())
 
 
 def test_the_program_shows_its_progress(nsqd: NsqdServer) -> None:

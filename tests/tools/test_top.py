@@ -27,7 +27,8 @@ from sparq.client import Consumer
 from sparq.cluster import figures
 from sparq.tools.commands import ToolError, UsageError, parse
 from sparq.tools.terminal import PipeOutput
-from sparq.tools.top import Options, watch
+from sparq.tools.top import Options
+from sparq.tools.top import serve as watch
 from tests.cluster.peers import NSQD, answer, peer
 from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import wait_for
@@ -62,7 +63,7 @@ async def watched(path: Path, *words: str, status: int = 0) -> list[list[str]]:
     """Return the printed lines of a run with these flags and this status, split into words."""
     with (path / "lines").open("wb") as file:
         options = parse(Options, "sparq top", words)
-        assert status == await watch(options, PipeOutput(file.fileno()), asyncio.Event())
+        assert status == await watch(options, asyncio.Event(), PipeOutput(file.fileno()))
     return [line.split() for line in (path / "lines").read_text().splitlines()]
 
 
@@ -252,7 +253,7 @@ def test_without_addresses_the_environment_names_the_cluster(
 async def test_invalid_values_are_refused(words: list[str], reason: str) -> None:
     """The error names the flag."""
     with pytest.raises(UsageError, match=re.escape(reason)):
-        await watch(parse(Options, "sparq top", words), PipeOutput(), asyncio.Event())
+        await watch(parse(Options, "sparq top", words), asyncio.Event(), PipeOutput())
 
 
 def test_an_unreachable_nsqd_is_status_1() -> None:
@@ -495,12 +496,12 @@ async def test_a_closed_pipe_is_status_1_and_a_full_disk_an_error(nsqd: NsqdServ
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        assert 1 == await watch(options, PipeOutput(writing), asyncio.Event())
+        assert 1 == await watch(options, asyncio.Event(), PipeOutput(writing))
     finally:
         os.close(writing)
     full = os.open("/dev/full", os.O_WRONLY)
     with pytest.raises(ToolError, match="No space left on device"):
-        await watch(options, PipeOutput(full), asyncio.Event())
+        await watch(options, asyncio.Event(), PipeOutput(full))
     os.close(full)
 
 

@@ -347,13 +347,17 @@ def read_secret(name: str, text: str) -> str:
     return found
 
 
-def launch(work: str, options: Any) -> int:
-    """Load the module that does a tool's work, and call its `start` with the options.
+def launch(program: str, work: str, options: Any) -> int:
+    """Load the module that does a tool's work, and run its coroutine function `serve`.
+
+    It gets the options and an event, which is set by the first of the module's `SIGNALS`.
 
     Returns:
         The exit status.
     """
-    return int(import_module(work).start(options))
+    module, common = import_module(work), import_module("sparq.tools.common")
+    signals = getattr(module, "SIGNALS", common.STOPPING)
+    return int(common.run(program, partial(module.serve, options), signals))
 
 
 Main = Callable[..., int]
@@ -364,7 +368,7 @@ and returns the exit status."""
 def _main(program: str, options_class: type) -> Main:
     def main(arguments: Sequence[str] | None = None) -> int:
         module = f"sparq.tools.{program.rpartition(' ')[2]}"
-        return launch(module, parse(options_class, program, arguments))
+        return launch(program, module, parse(options_class, program, arguments))
 
     return main
 
@@ -387,7 +391,8 @@ def nsq_check(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action=words.VersionAction)
     parser.add_argument("data_path", help="nsqd's --data-path")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    return launch("sparq.tools.nsq_check", CheckOptions(**vars(parser.parse_args(arguments))))
+    options = CheckOptions(**vars(parser.parse_args(arguments)))
+    return int(import_module("sparq.tools.nsq_check").start(options))
 
 
 def admin(arguments: Sequence[str] | None = None) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from functools import partial
 from typing import Final
 
 from sparq.cluster.rows import ChannelRow, tables
@@ -21,10 +20,9 @@ from sparq.protocol.address import parse_address
 from sparq.tools.cluster import ANYWHERE, ClusterPoller, fleet_of
 from sparq.tools.commands import NsqStatOptions as Options
 from sparq.tools.commands import ToolError, UsageError
-from sparq.tools.common import check_one_kind, check_positive, run, unless_stopped
-from sparq.tools.terminal import PipeOutput
+from sparq.tools.common import check_one_kind, check_positive, unless_stopped
+from sparq.tools.terminal import STDOUT, PipeOutput
 
-PROGRAM: Final = "nsq_stat"
 ROWS_PER_HEADING: Final = 25
 GROUPS: Final = f"{'-' * 6}rate{'-' * 6}+{'-' * 16}depth{'-' * 16}+{'-' * 14}metadata{'-' * 15}"
 ROW: Final = "{:>7} {:>7} | {:>7} {:>7} {:>7} {:>5} {:>5} | {:>7} {:>7} {:>12} {:>7}"
@@ -34,12 +32,7 @@ COLUMNS: Final = ROW.format(
 )
 
 
-def start(options: Options) -> int:
-    """Run the program; return the exit status."""
-    return run(PROGRAM, partial(stat, options, PipeOutput()))
-
-
-async def stat(options: Options, output: PipeOutput, stop: asyncio.Event) -> int:
+async def serve(options: Options, stop: asyncio.Event, output: PipeOutput = STDOUT) -> int:
     """Print rows until there are enough or the event is set; return the exit status.
 
     Raises:

@@ -14,26 +14,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-from functools import partial
 from typing import Final
 
 from sparq.client.consumer import Consumer
 from sparq.tools import common
 from sparq.tools.commands import NsqTailOptions as Options
 from sparq.tools.commands import ToolError, UsageError
-from sparq.tools.terminal import PipeOutput
+from sparq.tools.terminal import STDOUT, PipeOutput
 
 PROGRAM: Final = "nsq_tail"
 STOP_SECONDS: Final = 2.0
 """Time for the line being written at the end; a paused reader may never read it."""
 
 
-def start(options: Options) -> int:
-    """Run the program; return the exit status."""
-    return common.run(PROGRAM, partial(tail, options, PipeOutput()))
-
-
-async def tail(options: Options, output: PipeOutput, stop: asyncio.Event) -> int:
+async def serve(options: Options, stop: asyncio.Event, output: PipeOutput = STDOUT) -> int:
     """Print until there are enough messages or the event is set; return the exit status.
 
     Raises:

@@ -61,6 +61,7 @@ from sparq.tools.commands import ToolError, UsageError
 from sparq.tools.common import progress_shown
 
 PROGRAM: Final = "nsq_to_file"
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 log = logging.getLogger(__name__)
 
@@ -70,15 +71,15 @@ MIB: Final = 1 << 20
 NEVER: Final = float("inf")
 
 
-def start(options: Options) -> int:
-    """Run the program; return the exit status."""
+async def serve(options: Options, stop: asyncio.Event) -> int:
+    """Record until the event is set or a file cannot be written; return the exit status.
 
-    async def work(stop: asyncio.Event) -> int:
-        check(options)
-        set_up(options.log_prefix, options.log_level)
-        return await Archive(options).run(stop)
-
-    return common.run(PROGRAM, work, (signal.SIGINT, signal.SIGTERM))
+    Raises:
+        UsageError: an option is not valid; the text names the flag.
+    """
+    check(options)
+    set_up(options.log_prefix, options.log_level)
+    return await Archive(options).run(stop)
 
 
 def check(options: Options) -> None:

@@ -298,8 +298,3 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
         consumers = common.consumers_of(PROGRAM, options, topics, options.channel, handler=handle)
         await relay.serve(consumers, stop, options.wait_for_nsqd_ns)
     return 0
-
-
-def start(options: Options) -> int:
-    """Run the program; return the exit status."""
-    return common.run(PROGRAM, lambda stop: serve(options, stop))

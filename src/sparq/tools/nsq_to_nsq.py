@@ -301,8 +301,3 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
             await stack.enter_async_context(producer)
         await relay.serve(consumers, stop, options.wait_for_nsqd_ns, follow)
     return 0
-
-
-def start(options: Options) -> int:
-    """Run the program; return the exit status."""
-    return common.run(PROGRAM, lambda stop: serve(options, stop))

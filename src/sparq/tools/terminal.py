@@ -144,6 +144,10 @@ class PipeOutput(_Stream):
             ) from error
 
 
+STDIN: Final = Input()
+STDOUT: Final = PipeOutput()
+
+
 @contextmanager
 def taken(*takings: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
     """Control the terminal during the block, except while the program is stopped (SIGTSTP).

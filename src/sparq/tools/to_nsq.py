@@ -21,7 +21,6 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Final
 
 from sparq.client.arguments import parse_addresses
@@ -36,11 +35,10 @@ from sparq.tools.common import (
     client_config,
     progress_shown,
     reach,
-    run,
     runs,
     unless_stopped,
 )
-from sparq.tools.terminal import Input
+from sparq.tools.terminal import STDIN, Input
 
 PROGRAM: Final = "to_nsq"
 
@@ -53,12 +51,7 @@ ROUNDING: Final = 1e-6
 """Rounding error of summed floats: a token may be this much short of a whole one."""
 
 
-def start(options: Options) -> int:
-    """Run the program; return the exit status."""
-    return run(PROGRAM, partial(publish_all, options, Input()))
-
-
-async def publish_all(options: Options, source: Input, stop: asyncio.Event) -> int:
+async def serve(options: Options, stop: asyncio.Event, source: Input = STDIN) -> int:
     """Publish records until the source ends or the event is set; return the exit status.
 
     Raises:

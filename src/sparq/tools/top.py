@@ -37,13 +37,14 @@ from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.cluster import ANYWHERE, ClusterPoller, fleet_of
 from sparq.tools.commands import IN_ENVIRONMENT, ToolError, UsageError, with_environment
 from sparq.tools.commands import TopOptions as Options
-from sparq.tools.common import QUITTING, check_one_kind, check_positive, run, unless_stopped
+from sparq.tools.common import QUITTING, check_one_kind, check_positive, unless_stopped
 from sparq.tools.overview import Overview, SampleHistory
 from sparq.tools.screen import ChannelFacts, Screen, complaints
-from sparq.tools.terminal import PipeOutput, keyboard, taken
+from sparq.tools.terminal import STDOUT, PipeOutput, keyboard, taken
 from sparq.tools.view import COLUMNS, View, aligned
 
 PROGRAM: Final = "sparq top"
+SIGNALS: Final = QUITTING
 REQUEST_NS: Final = 5 * SECOND
 ONCE_REQUEST_NS: Final = SECOND * 4 // 5
 """A script that asks once waits less than 3 s for a hung nsqd: the interval, and this once."""
@@ -56,19 +57,14 @@ FIELDS: Final = (
 """
 
 
-def start(options: Options) -> int:
-    """Run the program; return the exit status."""
-    found = with_environment(options)
-    return run(PROGRAM, partial(watch, found, PipeOutput()), QUITTING)
-
-
-async def watch(options: Options, output: PipeOutput, stop: asyncio.Event) -> int:
+async def serve(options: Options, stop: asyncio.Event, output: PipeOutput = STDOUT) -> int:
     """Poll the cluster and show the results until there are enough or the event is set.
 
     Raises:
         UsageError: the options are not valid.
         ToolError: no nsqd answers, or the output cannot be written.
     """
+    options = with_environment(options)
     nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
     check_one_kind("nsqd-http-address", nsqds, lookupds, IN_ENVIRONMENT)
     check_positive(options, "interval_ns")

@@ -19,15 +19,15 @@ from sparq.cluster import figures
 from sparq.cluster.figures import STATES, state_of
 from sparq.program.verbs import read
 from sparq.protocol.commands import rdy, sub
-from sparq.tools.admin.job import work
+from sparq.tools.admin.job import serve as work
 from sparq.tools.admin.verbs import PROGRAM, VERBS, AdminOptions
 from sparq.tools.commands import parse
 from sparq.tools.nsq_stat import Options as StatOptions
-from sparq.tools.nsq_stat import stat
+from sparq.tools.nsq_stat import serve as stat
 from sparq.tools.overview import ORDER
 from sparq.tools.terminal import PipeOutput
 from sparq.tools.top import Options as TopOptions
-from sparq.tools.top import watch
+from sparq.tools.top import serve as watch
 from tests.nsqadmin.cluster import Admin, admin
 from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.v2_client import OK, AsyncV2Client
@@ -73,7 +73,7 @@ class Screens:
     async def top(self) -> Shown:
         words = ["--json", "--count=1", "--interval=1.5s", f"--nsqd-http-address={self._nsqd.http}"]
         options = parse(TopOptions, "sparq top", words)
-        text = await self._written(lambda output: watch(options, output, asyncio.Event()))
+        text = await self._written(lambda output: watch(options, asyncio.Event(), output))
         rows = [row for row in json.loads(text)["rows"] if row["channel"]]
         for row in rows:
             self._lag("top", row)
@@ -82,7 +82,7 @@ class Screens:
     async def listed(self, *words: str) -> list[dict[str, Any]]:
         flags = ["--json", f"--nsqd-http-address={self._nsqd.http}"]
         request = read(PROGRAM, VERBS, ["list", *words, *flags], AdminOptions, "")
-        text = await self._written(lambda output: work(request, output, asyncio.Event()))
+        text = await self._written(lambda output: work(request, asyncio.Event(), output))
         rows: list[dict[str, Any]] = json.loads(text)["rows"]
         return rows
 
@@ -100,7 +100,7 @@ class Screens:
         words = [f"--topic={topic}", f"--channel={channel}", "--count=1", "--interval=10ms"]
         words.append(f"--nsqd-http-address={self._nsqd.http}")
         options = parse(StatOptions, "nsq_stat", words)
-        text = await self._written(lambda output: stat(options, output, asyncio.Event()))
+        text = await self._written(lambda output: stat(options, asyncio.Event(), output))
         names = "ingress egress depth mem disk in_flight deferred req t-o messages clients"
         row = text.splitlines()[-1].replace("|", " ").split()
         return dict(zip(names.split(), map(int, row), strict=True))

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from sparq.program.verbs import read
-from sparq.tools.admin.job import work
+from sparq.tools.admin.job import serve as work
 from sparq.tools.admin.verbs import PROGRAM, VERBS, AdminOptions
 from sparq.tools.commands import ToolError
 from sparq.tools.terminal import PipeOutput
@@ -173,7 +173,7 @@ async def test_a_gone_nsqd_is_dismissed(tmp_path: Path) -> None:
 
     async def dismiss(*flags: str) -> int:
         request = read(PROGRAM, VERBS, ["dismiss", nsqd.http, *flags], AdminOptions, "")
-        return await work(request, PipeOutput(out.fileno()), asyncio.Event())
+        return await work(request, asyncio.Event(), PipeOutput(out.fileno()))
 
     async def states() -> list[str]:
         await nsqadmin.daemon.services.watch.fresh()

@@ -16,19 +16,20 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from sparq.options.declare import Flag, flags_of
 from sparq.options.kinds import BOOL
 from sparq.options.mistakes import Mistake
 from sparq.options.units import SECOND
-from sparq.program.flags import HELP, split
+from sparq.program.flags import HELP, Given, combined, split
 from sparq.program.stdout import write_stdout
 from sparq.protocol.names import is_valid_name
 from sparq.tools.admin.job import Job
-from sparq.tools.admin.verbs import PROGRAM, VERBS, AdminOptions
+from sparq.tools.admin.verbs import PROGRAM, VERBS
 from sparq.tools.cluster import fleet_of
-from sparq.tools.commands import UsageError, with_environment
+from sparq.tools.commands import ClusterHttpOptions, UsageError, with_environment
 
 SECONDS_MAX: Final = 1.0
 SPARQ: Final = "sparq"
@@ -226,21 +227,13 @@ def _beginning(names: Iterable[str], text: str) -> list[str]:
 async def _names(texts: Sequence[tuple[Flag, str]], kind: str, topic: str) -> list[str]:
     """Return the topics, a topic's channels, or the nsqds."""
     # Only the flags that name the cluster count.
-    given: dict[str, tuple[str, ...]] = {}
-    for flag, text in texts:
-        given[flag.name] = (*given.get(flag.name, ()), text)
-    lookupds = given.get("lookupd-http-address", ())
-    options = with_environment(
-        AdminOptions(
-            nsqd_http_addresses=() if lookupds else given.get("nsqd-http-address", ()),
-            lookupd_http_addresses=lookupds,
-            token="".join(given.get("token", ())[-1:]),
-            http_client_tls_root_ca_file="".join(
-                given.get("http-client-tls-root-ca-file", ())[-1:]
-            ),
-            http_client_connect_timeout_ns=SECOND,
-            http_client_request_timeout_ns=SECOND,
-        )
+    known = flags_of(ClusterHttpOptions)
+    names_cluster = {flag.name for flag in known}
+    given = Given([each for each in texts if each[0].name in names_cluster])
+    options = replace(
+        with_environment(combined(ClusterHttpOptions, known, given)[0]),
+        http_client_connect_timeout_ns=SECOND,
+        http_client_request_timeout_ns=SECOND,
     )
     async with fleet_of(options) as fleet:
         if kind == "node":

@@ -19,7 +19,6 @@ import shlex
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
@@ -34,8 +33,8 @@ from sparq.protocol.names import is_valid_name, one_line, quote
 from sparq.tools.admin.verbs import PROGRAM
 from sparq.tools.cluster import fleet_of
 from sparq.tools.commands import IN_ENVIRONMENT, ToolError, UsageError
-from sparq.tools.common import run, unless_stopped
-from sparq.tools.terminal import Input, PipeOutput
+from sparq.tools.common import unless_stopped
+from sparq.tools.terminal import STDIN, STDOUT, PipeOutput
 from sparq.tools.view import table
 
 FUNCTIONS: Final = {
@@ -219,7 +218,7 @@ class Job:
         """
         if self.options.yes:
             return
-        keys = Input()
+        keys = STDIN
         # A name read from a pipe would confirm nothing: a script must say `--yes`.
         if not keys.is_terminal:
             raise ToolError(
@@ -380,12 +379,7 @@ async def producers_of(fleet: Fleet, topic: str) -> Gathered[list[Node]]:
 # Running a verb
 
 
-def start(request: ParsedCommand) -> int:
-    """Run the program; return the exit status."""
-    return run(f"{PROGRAM} {request.verb}", partial(work, request, PipeOutput()))
-
-
-async def work(request: ParsedCommand, output: PipeOutput, stop: asyncio.Event) -> int:
+async def serve(request: ParsedCommand, stop: asyncio.Event, output: PipeOutput = STDOUT) -> int:
     """Run the verb until it is done or the event is set; return the exit status.
 
     Raises:

@@ -59,7 +59,7 @@ from sparq.tools.admin.job import (
 )
 from sparq.tools.commands import ToolError, UsageError
 from sparq.tools.common import progress_shown
-from sparq.tools.terminal import Input, PipeOutput
+from sparq.tools.terminal import STDIN, PipeOutput
 from sparq.tools.view import duration, table
 
 Message = dict[str, Any]
@@ -503,8 +503,7 @@ async def _ids(words: tuple[str, ...]) -> list[str]:
     texts = list(words)
     if words == ("-",):
         data = b""
-        keys = Input()
-        while read := await keys.read():
+        while read := await STDIN.read():
             data += read
             if len(data) > INPUT_BYTES_MAX:
                 raise UsageError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Final
 
 from sparq.options.declare import option
@@ -400,7 +401,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == [COMPLETE]:
-        return launch("sparq.tools.admin.completion", words[1:])
+        return int(import_module("sparq.tools.admin.completion").start(words[1:]))
     request = verbs.read(PROGRAM, VERBS, words, AdminOptions, FOOT)
     request = request._replace(options=with_environment(request.options))
-    return launch("sparq.tools.admin.job", request)
+    return launch(f"{PROGRAM} {request.verb}", "sparq.tools.admin.job", request)
