@@ -272,7 +272,7 @@ def tools() -> list[str]:
     return sorted(
         path.stem
         for path in folder.glob("*.py")
-        if {"start", "Options"} <= names_in(path) and not path.stem.startswith("_")
+        if {"serve", "Options"} <= names_in(path) and not path.stem.startswith("_")
     )
 
 
@@ -280,7 +280,7 @@ def names_in(path: Path) -> set[str]:
     """The functions and classes that a module defines or imports at top level."""
     found: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.ImportFrom):
             found |= {alias.asname or alias.name for alias in node.names}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -36,7 +37,11 @@ def test_each_command_starts_the_module_of_its_tool(
         given.append(options)
         return 7
 
-    monkeypatch.setattr(import_module(f"sparq.tools.{tool}"), "start", start)
+    async def serve(options: Any, _: asyncio.Event) -> int:
+        return start(options)
+
+    module = import_module(f"sparq.tools.{tool}")
+    monkeypatch.setattr(module, *(("start", start) if tool == "nsq_check" else ("serve", serve)))
     main = getattr(commands, tool)
 
     assert 7 == main(["/data", "--json"] if tool == "nsq_check" else [])

@@ -250,7 +250,7 @@ async def held(monkeypatch: pytest.MonkeyPatch, *messages: FakeMessage) -> Async
     async def send(_: str) -> None:
         await answered.wait()
 
-    running = Relay(["a"], HostPool("hostpool", ["a"], random.Random(1)), 0, 10)
+    running = Relay(HostPool("hostpool", ["a"], random.Random(1)), 0, 10)
     stop = asyncio.Event()
     serving = asyncio.create_task(running.serve([], stop, 0))
     sent = [

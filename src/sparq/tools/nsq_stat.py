@@ -23,6 +23,7 @@ from sparq.tools.commands import ToolError, UsageError
 from sparq.tools.common import check_one_kind, check_positive, unless_stopped
 from sparq.tools.terminal import STDOUT, PipeOutput
 
+PROGRAM: Final = "nsq_stat"
 ROWS_PER_HEADING: Final = 25
 GROUPS: Final = f"{'-' * 6}rate{'-' * 6}+{'-' * 16}depth{'-' * 16}+{'-' * 14}metadata{'-' * 15}"
 ROW: Final = "{:>7} {:>7} | {:>7} {:>7} {:>7} {:>5} {:>5} | {:>7} {:>7} {:>12} {:>7}"

@@ -278,7 +278,7 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
     async with open_session(*(each / SECOND for each in seconds)) as session:
         targets = targets_of(options)
         hosts = HostPool(options.mode, targets, rng)
-        relay = Relay(targets, hosts, options.status_every, options.n)
+        relay = Relay(hosts, options.status_every, options.n)
 
         async def handle(message: Message) -> None:
             if options.sample < 1 and rng.random() >= options.sample:

@@ -264,7 +264,7 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
         raise UsageError(f"--destination-nsqd-tcp-address: {error}") from None
     producers = {address: Producer(address, config=config) for address in addresses}
     hosts = HostPool(options.mode, producers, random.Random())  # noqa: S311 - guards nothing
-    relay = Relay(producers, hosts, options.status_every, AT_A_TIME_MAX)
+    relay = Relay(hosts, options.status_every, AT_A_TIME_MAX)
     wanted = MessageFilter(
         options.require_json_field, options.require_json_value, options.whitelist_json_field
     )

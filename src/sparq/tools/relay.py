@@ -139,6 +139,7 @@ class HostPool:
             )
         self._mode = mode
         self._hosts = {name: Host() for name in names}
+        self.names = self._hosts.keys()
         self._turn = list(self._hosts)
         self._rng = rng
         self._explore = EXPLORE_FIRST
@@ -245,25 +246,21 @@ class Relay:
     """Hands messages on, and finishes or requeues them.
 
     Args:
-        names: the hosts.
-        hosts: chooses among them.
+        hosts: chooses among the hosts.
         status_every: messages per line with response times, over all hosts and, if there are
             several, for each.
         at_a_time: how many ``forward`` may have under way at a time.
     """
 
-    def __init__(
-        self, names: Iterable[str], hosts: HostPool, status_every: int, at_a_time: int
-    ) -> None:
-        self._names = frozenset(names)
+    def __init__(self, hosts: HostPool, status_every: int, at_a_time: int) -> None:
         self._turns = asyncio.Semaphore(at_a_time)
         self._tasks: set[asyncio.Task[None]] = set()
         self._hosts = hosts
         self._named: dict[str, float] = {}
         self._touch_at: dict[Held, float] = {}
         self._all = Timings(status_every, "[aggregate]:")
-        each = status_every if len(self._names) > 1 else 0
-        self._timings = {name: Timings(each, f"[{name}]:") for name in self._names}
+        each = status_every if len(hosts.names) > 1 else 0
+        self._timings = {name: Timings(each, f"[{name}]:") for name in hosts.names}
 
     async def serve(
         self,
@@ -338,13 +335,13 @@ class Relay:
                 if not isinstance(error, NotSentError):
                     raise
                 # The host is named: no message that another host takes is logged.
-                others = len(self._names) - 1
+                others = len(self._hosts.names) - 1
                 if others and now - self._named.get(host, -NAMED_SECONDS) >= NAMED_SECONDS:
                     self._named[host] = now
                     logger.warning(
                         "%s; its messages are offered to the other hosts (%d)", error, others
                     )
-                if tried == self._names:
+                if tried == self._hosts.names:
                     if (pause := next(pauses, None)) is None:
                         raise
                     tried.clear()

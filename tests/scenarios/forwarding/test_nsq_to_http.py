@@ -277,24 +277,6 @@ async def test_modes_choose_the_server(nsqd: NsqdServer, mode: str) -> None:
         assert failed >= count / 2 if mode == "round-robin" else failed <= 1
 
 
-async def test_epsilon_greedy_prefers_the_faster_server(nsqd: NsqdServer) -> None:
-    """`epsilon-greedy` sends most messages to the server that answers much faster."""
-    topic, count = new_topic(), 100
-
-    async def slowly(request: web.Request) -> web.Response:
-        await asyncio.sleep(0.1)  # much slower than the other server
-        return web.Response()
-
-    async with web_server() as quick, web_server() as slow:
-        slow.answer = slowly
-        words = (f"--post={quick.url}", f"--post={slow.url}", "--mode=epsilon-greedy", "-n=4")
-        async with running(nsq_to_http, *arguments(nsqd, topic, *words)):
-            await publish(nsqd, topic, *[b"%d" % number for number in range(count)])
-            await all_finished(nsqd, topic, CHANNEL, count)
-
-        assert len(quick.asked) > 1.5 * len(slow.asked)
-
-
 async def test_an_unreachable_server_causes_no_requeue(
     nsqd: NsqdServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,62 +16,6 @@ from tests.support.v2_client import V2Client
 from tests.support.waiting import wait_for
 from tests.tools.admin.conftest import Cluster, OldNsqd, Run
 
-COMMAND = "sparq admin {} clicks archive {}--nsqd-http-address={}"
-
-
-@pytest.mark.parametrize("verb", ["pause", "unpause", "empty", "create", "delete"])
-def test_a_change_reaches_all_live_nsqds(cluster: Cluster, admin: Run, verb: str) -> None:
-    """Both live nsqds are changed; the dead one is named, with the command to repeat there."""
-    cluster.recreate("clicks", "archive", messages=3)
-    if verb == "unpause":
-        cluster.post("/channel/pause?topic=clicks&channel=archive")
-    yes = ("--yes",) if verb in ("empty", "delete") else ()
-
-    ran = admin(verb, "clicks", "archive", *yes)
-
-    past = {"empty": "emptied"}.get(verb, f"{verb.removesuffix('e')}ed")
-    assert 1 == ran.status
-    assert f"{past} in part: channel archive of topic clicks" == ran.out.splitlines()[0]
-    done = {row[0]: row[2:] for row in ran.rows if row[1:2] == [f"channel/{verb}"]}
-    assert [["done"], ["done"]] == [done[address] for address in cluster.alive]
-    assert ["NOT", "DONE:", "connection", "refused"] == done[cluster.dead]
-    assert "next steps:" in ran.out
-    assert COMMAND.format(verb, "--yes " if yes else "", cluster.dead) in ran.out
-    effects = {
-        "pause": [(3, True)] * 2,
-        "unpause": [(3, False)] * 2,
-        "empty": [(0, False)] * 2,
-        "create": [(3, False)] * 2,
-        "delete": [(None, None)] * 2,
-    }
-    assert effects[verb] == [
-        (found.get("depth"), found.get("paused")) for found in cluster.channels("clicks", "archive")
-    ]
-
-
-@pytest.mark.parametrize("verb", ["pause", "unpause", "empty", "create", "delete"])
-def test_a_dry_run_changes_nothing(cluster: Cluster, admin: Run, verb: str) -> None:
-    """A dry run reports the plan and the dead nsqd, and needs no confirmation."""
-    cluster.recreate("clicks", "archive", messages=3)
-    before = cluster.channels("clicks", "archive")
-
-    ran = admin(verb, "clicks", "archive", "--dry-run")
-    document = admin(verb, "clicks", "archive", "--dry-run", "--json").document
-
-    if verb != "create":
-        assert 1 == ran.status
-        assert f"{cluster.dead}: connection refused" in ran.out
-        assert cluster.alive == sorted(row["daemon"] for row in document["plan"])
-        assert [3, 3] == [row["left"] for row in document["plan"]]
-        assert {cluster.dead: "connection refused"} == document["errors"]
-    assert document["dry_run"]
-    after = cluster.channels("clicks", "archive")
-    moving = ("clear_seconds", "oldest_waiting_seconds", "e2e_processing_latency")
-    for each in (*before, *after):
-        for name in moving:
-            each.pop(name, None)
-    assert before == after
-
 
 def test_without_a_channel_the_topic_is_changed(cluster: Cluster, admin: Run) -> None:
     """Without a channel the topic is changed; nsqlookupd forgets a deleted one."""

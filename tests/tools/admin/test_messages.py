@@ -15,7 +15,6 @@ import pytest
 from sparq.nsqd import message_actions
 from sparq.tools.admin import messages
 from sparq.tools.admin.messages import by_time, merged, messages_in
-from tests.support.servers import NsqdServer
 from tests.tools.admin.conftest import Cluster, Run, assert_dead_nsqd_is_reported
 
 
@@ -183,42 +182,6 @@ def standard_input(data: bytes) -> Iterator[None]:
         os.dup2(before, 0)
         os.close(before)
         os.close(reading)
-
-
-def publish_deferred(nsqd: NsqdServer, count: int) -> list[str]:
-    """Publish deferred messages to an nsqd; return the ids of all deferred ones."""
-    for number in range(count):
-        nsqd.post("/pub?topic=clicks&defer=3600000", b"later %d" % number)
-    path = "/channel/messages?topic=clicks&channel=archive&state=deferred&bodies=false"
-    return [message["id"] for message in nsqd.get_json(path)["messages"]]
-
-
-@pytest.mark.parametrize("verb", ["requeue", "finish", "cancel"])
-def test_each_message_is_changed_on_its_nsqd(cluster: Cluster, admin: Run, verb: str) -> None:
-    """Each message is changed on its nsqd; an unknown id and the dead nsqd are reported."""
-    cluster.recreate("clicks", "archive")
-    ids = [*publish_deferred(cluster.nsqds[0], 2), *publish_deferred(cluster.nsqds[1], 1)]
-    unknown = "0123456789abcdef"
-    yes = () if verb == "requeue" else ("--yes",)
-
-    dry = admin(verb, "clicks", "archive", *ids, unknown, "--dry-run")
-    assert [2, 1] == [each["deferred_count"] for each in cluster.channels("clicks", "archive")]
-    assert (1, "would be") == (dry.status, dry.out[:8])
-    assert f"  {unknown}  NOT DONE: no nsqd that answered has it" in dry.out
-    ran = admin(verb, "clicks", "archive", *ids, unknown, *yes)
-    past = {"requeue": "requeued", "finish": "finished", "cancel": "cancelled"}[verb]
-    assert f"{past}: 3 of 4 messages of channel archive of topic clicks" == ran.out.splitlines()[0]
-    assert f"  {cluster.nsqds[0].http}  2" in ran.out
-    assert f"  {cluster.nsqds[1].http}  1" in ran.out
-    assert f"  {unknown}  NOT DONE:" in ran.out
-    assert (1, f"{cluster.dead}: connection refused" in ran.out) == (ran.status, True)
-    flags = " ".join([*yes, f"--nsqd-http-address={cluster.dead}"])
-    again = f"sparq admin {verb} clicks archive {unknown} {flags}"
-    assert again in ran.out
-    expected = [(2, 0), (1, 0)] if verb == "requeue" else [(0, 0), (0, 0)]
-    assert expected == [
-        (each["depth"], each["deferred_count"]) for each in cluster.channels("clicks", "archive")
-    ]
 
 
 def test_ids_from_find_are_read_from_standard_input(cluster: Cluster, admin: Run) -> None:

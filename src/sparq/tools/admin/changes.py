@@ -161,7 +161,7 @@ async def _say_plan(job: Job, found: Survey, verb: ChangeVerb) -> int:
         left, would = dict.fromkeys([*lookupds, *found.nodes]), f"create {job.what}"
     rows = [{"daemon": at, "would": would, "left": count} for at, count in left.items()]
     document = {"verb": job.verb, "dry_run": True, "topic": job.topic, "channel": job.channel}
-    lines = [*table(("daemon", "would", "left"), rows, 2), *lines_of(found.errors)]
+    lines = table(("daemon", "would", "left"), rows, 2)
     await job.report({**document, "plan": rows}, lines, found.errors)
     return int(bool(found.errors))
 
@@ -265,7 +265,7 @@ async def seek(job: Job) -> int:
         "to": place,
     }
     document |= {"dry_run": is_dry, "result": result_of(bool(rows), bool(failed)), "rows": rows}
-    await job.report(document, [*lines, *lines_of(failed)], failed)
+    await job.report(document, lines, failed)
     return int(bool(failed) or not rows)
 
 

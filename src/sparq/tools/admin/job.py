@@ -163,12 +163,9 @@ class Job:
         Raises:
             UsageError: one is not.
         """
-        names = {"topic": self.topic}
+        check_name("topic", self.topic)
         if self.channel and self.verb != "tombstone":
-            names["channel"] = self.channel
-        for kind, name in names.items():
-            if not is_valid_name(name):
-                raise UsageError(f"{quote(name)} is not a valid {kind} name")
+            check_name("channel", self.channel)
 
     async def no_such_node(self, address: str, which: str) -> ToolError:
         """Return the error for an address that names no nsqd, with the nsqds that are known."""
@@ -283,23 +280,24 @@ class Job:
         lines: Iterable[str],
         errors: Mapping[str, str],
         *,
-        hint: str = "",
+        hint: str | None = None,
         words: Sequence[str] | None = None,
     ) -> None:
-        """Write an outcome to standard output, and what to do next.
+        """Write an outcome to standard output, with the errors, and what to do next.
 
         Args:
-            document: the outcome for JSON; its errors and next steps are added.
-            lines: the outcome for a person.
+            document: the outcome for JSON.
+            lines: the outcome for a person; with a hint they have the errors already.
             errors: why each daemon did not do its part, by address.
             hint, words: see `next_steps`.
         """
-        steps = self.next_steps(errors, hint=hint, words=words)
+        steps = self.next_steps(errors, hint=hint or "", words=words)
         if self.options.json:
             await self.say_json({**document, "errors": errors, "next": steps})
-        else:
-            steps = ["", "next steps:", *(f"  {step}" for step in steps)] if steps else []
-            await self.say(*lines, *steps)
+            return
+        wrong = lines_of(errors) if hint is None else []
+        steps = ["", "next steps:", *(f"  {step}" for step in steps)] if steps else []
+        await self.say(*lines, *wrong, *steps)
 
     def warn_of_errors(self) -> int:
         """Write to stderr which daemons did not answer and what to do next; return the status."""
@@ -310,6 +308,12 @@ class Job:
         for step in self.next_steps(self.errors):
             self.warn(f"  {step}")
         return int(bool(self.errors))
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raise UsageError if NSQ does not allow a name."""
+    if not is_valid_name(name):
+        raise UsageError(f"{quote(name)} is not a valid {kind} name")
 
 
 def _advice(kind: str, reason: str) -> str:

@@ -53,7 +53,6 @@ from sparq.tools.admin.job import (
     has_nothing,
     in_words,
     known,
-    lines_of,
     result_of,
     survey,
 )
@@ -556,7 +555,7 @@ async def _say_selection(
     if len(missing) > SHOWN_MAX:
         lines.append(f"  ... and {len(missing) - SHOWN_MAX:,} more")
     words = (*job.words, *((missing if job.options.json else shown) or ["-"]))
-    await job.report(document, [*lines, *lines_of(job.errors)], job.errors, words=words)
+    await job.report(document, lines, job.errors, words=words)
     return int(is_failure)
 
 
@@ -660,5 +659,5 @@ async def _say_redriven(
     lines = [f"redriven: {done:,} letters of {job.what}"]
     lines += table(("nsqd", "redriven", "refused", "left"), rows, 1)
     lines += [f"  {count:,} NOT DONE: {why}" for why, count in reasons.most_common()]
-    await job.report(document, [*lines, *lines_of(job.errors)], job.errors)
+    await job.report(document, lines, job.errors)
     return status

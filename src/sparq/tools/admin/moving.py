@@ -29,8 +29,8 @@ from sparq.cluster.upstream import UpstreamError
 from sparq.options.units import SECOND
 from sparq.protocol.address import Address
 from sparq.protocol.envelope import seal
-from sparq.protocol.names import is_dead_letter_topic, is_ephemeral, is_valid_name, quote
-from sparq.tools.admin.job import Job, in_words
+from sparq.protocol.names import is_dead_letter_topic, is_ephemeral
+from sparq.tools.admin.job import Job, check_name, in_words
 from sparq.tools.admin.verbs import PROGRAM
 from sparq.tools.commands import ToolError, UsageError
 from sparq.tools.common import client_config, progress_shown, runs
@@ -259,8 +259,7 @@ async def move(job: Job) -> int:
     options = job.options
     if what != "topic":
         raise UsageError("takes topic NAME")
-    if not is_valid_name(topic):
-        raise UsageError(f"{quote(topic)} is not a valid topic name")
+    check_name("topic", topic)
     if not options.source or not options.target or options.source == options.target:
         raise UsageError("--from and --to must name two different nsqds")
     try:
@@ -282,10 +281,12 @@ async def move(job: Job) -> int:
         failed = str(error)
     twice = doing.again + doing.doubtful
     if job.options.json:
-        record = {"verb": "move", "topic": topic, "result": "failed" if failed else "done"}
-        record |= {"from": source.address, "to": target.address}
-        counts = {"carried": doing.carried, "maybe_twice": twice}
-        await job.say_json({**record, **counts, "error": failed or None})
+        document = {
+            **{"verb": "move", "topic": topic, "result": "failed" if failed else "done"},
+            **{"from": source.address, "to": target.address},
+            **{"carried": doing.carried, "maybe_twice": twice, "error": failed or None},
+        }
+        await job.say_json(document)
         return int(bool(failed))
     if failed:
         job.warn(failed)

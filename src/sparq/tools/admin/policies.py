@@ -18,9 +18,8 @@ from typing import Any, Final
 from sparq.cluster import policies as cluster
 from sparq.cluster.actions import Report
 from sparq.cluster.figures import policies_result
-from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.admin.changes import failures
-from sparq.tools.admin.job import Job, in_words, lines_of, result_of
+from sparq.tools.admin.job import Job, check_name, in_words, lines_of, result_of
 from sparq.tools.commands import ToolError, UsageError
 from sparq.tools.view import table
 
@@ -108,9 +107,9 @@ async def _list(job: Job) -> int:
 
 
 async def _show(job: Job, topic: str, channel: str) -> int:
-    for kind, name in (("topic", topic), ("channel", channel)):
-        if name and not is_valid_name(name):
-            raise UsageError(f"{quote(name)} is not a valid {kind} name")
+    check_name("topic", topic)
+    if channel:
+        check_name("channel", channel)
     rows = []
     for address, answer in (await _read(job, topic, channel)).items():
         settings = answer.get("settings")
@@ -209,5 +208,5 @@ async def _say(job: Job, report: Report, past: str) -> int:
     lines += table(CHANGES, shown, 6) if rows else []
     if changed > len(shown):
         lines.append(f"and {changed - len(shown):,} more")
-    await job.report(document, [*lines, *lines_of(failed)], failed)
+    await job.report(document, lines, failed)
     return int(result != "done")
