@@ -135,9 +135,12 @@ class Screen:
     def _rows(self, seen: Overview) -> list[Text]:
         view = self._view
         page = view.page(seen.rows, self.page_size())
-        columns = fitting(seen.rows, self._console.width, view.column)
+        every = {row.key: [column.text(row) for column in COLUMNS] for row in seen.rows}
+        kept = fitting([*every.values()], self._console.width, view.column)
         # With all rows, so that the columns do not move sideways while scrolling.
-        cells = [[column.text(row) for column in columns] for row in (*page, *seen.rows)]
+        rows = (*(every[row.key] for row in page), *every.values())
+        cells = [[row[at] for at in kept] for row in rows]
+        columns = [COLUMNS[at] for at in kept]
         texts = {at for at, column in enumerate(columns) if column.is_text}
         styles = []
         for row in page:
@@ -249,11 +252,15 @@ def _heading(view: View, column: Column) -> str:
     return column.heading + (arrow if column is view.column else "")
 
 
-def fitting(rows: Sequence[OverviewRow], width: int, sorted_by: Column) -> list[Column]:
-    """Return the columns that fit side by side: names are cut, then columns are dropped."""
+def fitting(rows: Sequence[Sequence[str]], width: int, sorted_by: Column) -> list[int]:
+    """Return which columns fit side by side: names are cut, then columns are dropped.
+
+    Each row has the cells of all columns.
+    """
+    headings = [column.heading for column in COLUMNS]
     widths = {
-        column: max(len(column.heading), *(len(column.text(row)) for row in rows), 0)
-        for column in COLUMNS
+        column: max(map(len, cells))
+        for column, cells in zip(COLUMNS, zip(headings, *rows, strict=True), strict=True)
     }
     widths[sorted_by] = max(widths[sorted_by], len(sorted_by.heading) + len(" v"))
     for column in COLUMNS[:2]:
@@ -263,4 +270,4 @@ def fitting(rows: Sequence[OverviewRow], width: int, sorted_by: Column) -> list[
             break
         if BY_NAME[name] is not sorted_by:
             del widths[BY_NAME[name]]
-    return [*widths]
+    return [at for at, column in enumerate(COLUMNS) if column in widths]
