@@ -149,17 +149,21 @@ STDOUT: Final = PipeOutput()
 
 
 @contextmanager
-def taken(*takings: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
-    """Control the terminal during the block, except while the program is stopped (SIGTSTP).
+def full_screen(
+    screen: AbstractContextManager[object], pressed: Callable[[str], None]
+) -> Iterator[None]:
+    """Use the screen and the keyboard during the block, except while the program is stopped.
 
-    Each of ``takings`` controls a part of it for the duration of a block.
+    Args:
+        screen: draws on the terminal for the duration of a block, any number of times.
+        pressed: called for each key.
     """
     loop = asyncio.get_running_loop()
     with ExitStack() as held:
 
         def take() -> None:
-            for taking in takings:
-                held.enter_context(taking())
+            held.enter_context(keyboard(pressed))
+            held.enter_context(screen)
             loop.add_signal_handler(signal.SIGTSTP, stop)
 
         def stop() -> None:

@@ -29,7 +29,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import Final
 
 from sparq.options.units import SECOND
@@ -40,7 +39,7 @@ from sparq.tools.commands import TopOptions as Options
 from sparq.tools.common import QUITTING, check_one_kind, check_positive, unless_stopped
 from sparq.tools.overview import Overview, SampleHistory
 from sparq.tools.screen import ChannelFacts, Screen, complaints
-from sparq.tools.terminal import STDOUT, PipeOutput, keyboard, taken
+from sparq.tools.terminal import STDOUT, PipeOutput, full_screen
 from sparq.tools.view import COLUMNS, View, aligned
 
 PROGRAM: Final = "sparq top"
@@ -62,7 +61,7 @@ async def serve(options: Options, stop: asyncio.Event, output: PipeOutput = STDO
 
     Raises:
         UsageError: the options are not valid.
-        ToolError: no nsqd answers, or the output cannot be written.
+        ToolError, BrokenPipeError: no nsqd answers, or the output cannot be written.
     """
     options = with_environment(options)
     nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
@@ -83,12 +82,7 @@ async def serve(options: Options, stop: asyncio.Event, output: PipeOutput = STDO
         if os.isatty(1) and os.environ.get("TERM") != "dumb" and not to_read_back:
             await unless_stopped(watcher.fill_screen(), stop)
             return 0
-        try:
-            await unless_stopped(watcher.print_lines(), stop)
-        except BrokenPipeError:
-            return 1
-        except OSError as error:
-            raise ToolError(f"failed to write to standard output: {error.strerror}") from None
+        await unless_stopped(watcher.print_lines(), stop)
     return int(options.once and bool(watcher.errors))
 
 
@@ -123,8 +117,8 @@ class Watcher:
         """Print each overview, for a pipe or a file.
 
         Raises:
-            ToolError: no nsqd answers, and the program would exit by itself.
-            OSError: standard output cannot be written.
+            ToolError, BrokenPipeError: no nsqd answers, and the program would exit by itself; or
+                standard output cannot be written.
         """
         wanted = 1 if self._options.once else self._options.count
         printed = 0
@@ -171,9 +165,7 @@ class Watcher:
         def draw() -> None:
             screen.draw(seen, self.errors, self._opened)
 
-        with taken(
-            partial(keyboard, lambda key: self._press(key, screen, draw)), lambda: screen.live
-        ):
+        with full_screen(screen.live, lambda key: self._press(key, screen, draw)):
             draw()
             while True:
                 found = await self.refresh()
