@@ -41,7 +41,7 @@ def test_a_shared_option_is_the_same_in_both_daemons(group: str) -> None:
 )
 def test_log_flags_begin_with_log(arguments: list[str], changed: dict[str, Any]) -> None:
     """Log flags begin with `log-`, except NSQ's old `--verbose`."""
-    log = parse(NsqlookupdOptions, "nsqlookupd", "", arguments).log
+    log = parse(NsqlookupdOptions, "nsqlookupd", arguments).log
 
     assert LoggingOptions(**{"prefix": "[nsqlookupd] ", **changed}) == log
 

@@ -10,7 +10,7 @@ import pytest
 from sparq.daemon.options import LoggingOptions
 from sparq.daemon.reload import read_again, take
 from sparq.options.declare import flags_of, option
-from sparq.program.flags import FileError
+from sparq.options.mistakes import Mistake
 
 pytestmark = pytest.mark.usefixtures("log_levels_are_restored")
 
@@ -77,10 +77,10 @@ def test_a_change_of_the_log_level_is_always_logged(
 
 
 def test_a_file_that_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """A FileError is logged and changes nothing; any other exception is raised."""
+    """A Mistake is logged and changes nothing; any other exception is raised."""
 
     def fail() -> Options:
-        raise FileError("no such file")
+        raise Mistake("no such file")
 
     assert read_again(fail) is None
     assert [("ERROR", "SIGHUP: nothing is changed: no such file")] == logged(caplog)

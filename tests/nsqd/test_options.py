@@ -93,7 +93,7 @@ DEFAULTS = {
 
 
 def options(*arguments: str) -> NsqdOptions:
-    return parse(NsqdOptions, "nsqd", "", arguments)
+    return parse(NsqdOptions, "nsqd", arguments)
 
 
 def test_defaults_are_nsqs_except_the_sync_policy_and_old_tls() -> None:

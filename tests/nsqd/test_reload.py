@@ -18,7 +18,7 @@ from sparq.nsqd.options import NsqdOptions
 from sparq.nsqd.reload import Reloader
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.server import Nsqlookupd
-from sparq.program.flags import FileError
+from sparq.options.mistakes import Mistake
 from sparq.program.lifecycle import StartError
 from tests.nsqd.daemon import Daemon
 from tests.support.certificates import Certificates
@@ -243,7 +243,7 @@ async def test_an_unreadable_file_changes_nothing(
 ) -> None:
     """An unreadable file is logged as an error, and nsqd continues unchanged."""
     before = reload.daemon.nsqd.options
-    reload.wanted = FileError("failed to load config file x - no")
+    reload.wanted = Mistake("failed to load config file x - no")
     reload.reloader.reload()
 
     assert reload.daemon.nsqd.options is before

@@ -22,7 +22,7 @@ ONLY_IN_SPARQ = {
 
 def test_the_defaults_are_those_of_nsq() -> None:
     """The defaults are ports 4160 and 4161, and timeouts of 300 s and 45 s."""
-    assert parse(NsqlookupdOptions, "nsqlookupd", "", []) == NsqlookupdOptions(
+    assert parse(NsqlookupdOptions, "nsqlookupd", []) == NsqlookupdOptions(
         tcp_address="0.0.0.0:4160",
         http_address="0.0.0.0:4161",
         broadcast_address=socket.gethostname(),
@@ -50,5 +50,5 @@ def test_flags_and_keys_have_nsqs_names(tmp_path: Path) -> None:
     assert all(key == name.replace("-", "_") for name, key in nsqs.items())
     config = tmp_path / "c.toml"
     config.write_text('inactive_producer_timeout = "1m"\nlog_level = "debug"\n')
-    options = parse(NsqlookupdOptions, "nsqlookupd", "", [f"-config={config}", "-log-level=warn"])
+    options = parse(NsqlookupdOptions, "nsqlookupd", [f"-config={config}", "-log-level=warn"])
     assert (options.inactive_producer_timeout_ns, options.log.level) == (60 * SECOND, 30)

@@ -13,7 +13,7 @@ from sparq.nsqlookupd import server
 from sparq.nsqlookupd.main import listen
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.server import Nsqlookupd
-from sparq.program.flags import FileError
+from sparq.options.mistakes import Mistake
 from tests.support.options import changed
 from tests.support.waiting import until
 
@@ -47,11 +47,11 @@ async def test_sighup_sets_the_log_level(
     monkeypatch.setattr(server.lifecycle, "on_hangup", hangups.append)
     running, stop = options(), asyncio.Event()
     wanted = changed(running, log_level=logging.DEBUG, max_names=7)
-    files = iter([FileError("no such file"), wanted, wanted])
+    files = iter([Mistake("no such file"), wanted, wanted])
 
     def read_again() -> NsqlookupdOptions:
         found = next(files)
-        if isinstance(found, FileError):
+        if isinstance(found, Mistake):
             raise found
         return found
 

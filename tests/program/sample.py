@@ -33,7 +33,7 @@ class Options:
 
 
 def options(*arguments: str) -> Options:
-    return parse(Options, "prog", "prog v9", arguments)
+    return parse(Options, "prog", arguments)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from sparq.options.declare import differing, flags_of
+from sparq.options.mistakes import Mistake
 from sparq.options.units import SECOND
-from sparq.program.flags import FileError, end, help_page, parse, parse_again, warn
+from sparq.program.flags import end, help_page, parse, parse_again, warn
 from tests.program.sample import FATAL, Options, file, options, refused
 
 
@@ -70,7 +71,7 @@ def test_a_wrong_flag_ends_with_1_and_one_sentence(
 def test_a_tool_prints_its_name_before_the_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     """A tool, which has no log, prints its name before the sentence."""
     with pytest.raises(SystemExit) as end:
-        parse(Options, "tool", "", ["--nope"], takes_file=False)
+        parse(Options, "tool", ["--nope"], takes_file=False)
 
     assert end.value.code == 1
     assert capsys.readouterr().err == "tool: there is no flag --nope: see tool --help\n"
@@ -106,7 +107,7 @@ def test_version_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
         options("-name=x", "-version")
 
     assert end.value.code == 0
-    assert capsys.readouterr().out == "prog v9\n"
+    assert capsys.readouterr().out.startswith("prog v1.")
 
 
 def test_a_flag_takes_precedence_over_the_file(tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_a_flag_takes_precedence_over_the_file(tmp_path: Path) -> None:
 
 
 def test_parse_again_reads_the_file_again(tmp_path: Path) -> None:
-    """``parse_again`` reads the file again; flags still win; a bad file raises FileError."""
+    """``parse_again`` reads the file again; flags still win; a bad file raises Mistake."""
     config = file(tmp_path, 'tcp_address = "f:1"\nid = 4')
     arguments = [config, "-node-id=5", "--version=false", "--help=false"]
     assert parse_again(Options, "prog", arguments) == options(*arguments)
@@ -129,7 +130,7 @@ def test_parse_again_reads_the_file_again(tmp_path: Path) -> None:
     assert (again.tcp_address, again.node_id) == ("f:2", 5)
     assert [flag.key for flag in differing(options("-node-id=5"), again)] == ["tcp_address"]
     file(tmp_path, "tcp_address = 1")
-    with pytest.raises(FileError, match="ERROR: Resolve failed to coerce value 1"):
+    with pytest.raises(Mistake, match="ERROR: Resolve failed to coerce value 1"):
         parse_again(Options, "prog", arguments)
 
 
@@ -233,7 +234,7 @@ def test_a_mistake_in_the_file_is_named(
     path = config.removeprefix("--config=")
     assert FATAL.sub("", error) == f"config file {path}: {sentence}\n"
     assert options(config, "--go-compatible").tcp_address == "0.0.0.0:1"
-    with pytest.raises(FileError, match=r"there is no|too small"):
+    with pytest.raises(Mistake, match=r"there is no|too small"):
         parse_again(Options, "prog", [config])
 
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from sparq.daemon.options import LoggingOptions
 from sparq.options.declare import differing, replaced
-from sparq.program.flags import FileError
+from sparq.options.mistakes import Mistake
 from sparq.program.logging import chosen_level, set_level
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ def read_again(read: Callable[[], T]) -> T | None:
     """Read the options again; None (and an error in the log) if the file cannot be read."""
     try:
         return read()
-    except FileError as error:
+    except Mistake as error:
         logger.error("SIGHUP: nothing is changed: %s", error)
         return None
 

@@ -43,7 +43,7 @@ def main(
     """
     words = sys.argv[1:] if arguments is None else arguments
     version = version_line(program)
-    options = flags.parse(options_class, program, version, words)
+    options = flags.parse(options_class, program, words)
     # Not `options.log`: T is any daemon's class of options, of which mypy knows no attribute.
     log: LoggingOptions = attrgetter("log")(options)
     level = log_lines.chosen_level(log.level, log.verbose)

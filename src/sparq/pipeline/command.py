@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final
 
+from sparq.options.mistakes import Mistake
 from sparq.pipeline.settings import Settings, SettingsError, flags
 from sparq.program.flags import (
     CONFIG,
-    FileError,
     built,
     pairs_of,
     read,
@@ -25,7 +25,6 @@ from sparq.program.flags import (
     status_of,
     unknown_keys,
 )
-from sparq.program.stdout import version_line
 
 PROGRAM: Final = "sparq pipeline"
 APPLICATION: Final = "sparq.pipeline.app"
@@ -53,8 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str]) -> Settings:
     """The settings of a command line and its file. Raises Mistake; SystemExit: after `--help`."""
     words = ["--publish=false" if word == "--no-publish" else word for word in arguments]
-    version = version_line(PROGRAM)
-    given = read(PROGRAM, version, words, [*flags(), CONFIG], INTRODUCTION.__add__)
+    given = read(PROGRAM, words, [*flags(), CONFIG], INTRODUCTION.__add__)
     settings = built(Settings, flags(), values_of(given.path), given)
     if not settings.lookupd_http_addresses and not settings.files:
         raise SettingsError(f"--lookupd-http-address is missing: see {PROGRAM} --help")
@@ -65,7 +63,7 @@ def values_of(path: str) -> dict[str, Any]:
     """The values of a TOML file, by field; none without a path. Raises SettingsError."""
     try:
         document = read_file(path) if path else {}
-    except FileError as error:
+    except Mistake as error:
         raise SettingsError(f"--config: {error}") from None
     values: dict[str, Any] = {}
     sections = ["metrics", *(flag.key for flag in flags() if flag.kind.is_pairs)]

@@ -34,7 +34,7 @@ from sparq.options.declare import Flag, flags_of, replaced
 from sparq.options.kinds import BOOL, STRING
 from sparq.options.mistakes import Mistake, nearest, quoted, shown, suggestion
 from sparq.program.logging import line
-from sparq.program.stdout import write_stdout
+from sparq.program.stdout import version_line, write_stdout
 
 T = TypeVar("T")
 
@@ -44,10 +44,6 @@ HELP = Flag("help", "help", "", BOOL, False, "print this help and exit", False)
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _BOOLEANS = ("true", "false", "t", "f", "1", "0")
-
-
-class FileError(Exception):
-    """A configuration file cannot be used; the text is one sentence."""
 
 
 # The end after a mistake: only `--help` prints the help page, which would hide the sentence. A
@@ -109,8 +105,7 @@ class Given(NamedTuple):
 
 def read(
     program: str,
-    version: str | Callable[[], str],
-    arguments: Sequence[str],
+    arguments: Sequence[str] | None,
     flags: Iterable[Flag],
     page: Callable[[str], str] = str,
     *,
@@ -120,8 +115,7 @@ def read(
 
     Args:
         program: the name to use in sentences about mistakes.
-        version: the text that `--version` prints, or a function that returns it.
-        arguments: the command line without the program name.
+        arguments: the command line without the program name; None: that of the process.
         flags: the flags that the program has besides `--help` and `--version`.
         page: makes what `--help` prints of the page about the flags.
         takes_words: see `split`.
@@ -131,13 +125,13 @@ def read(
         SystemExit: after `--help` and `--version`, whose text has been written.
     """
     known = {flag.name: flag for flag in (*flags, HELP, VERSION)}
-    texts, words = split(program, arguments, known, takes_words=takes_words)
+    given = sys.argv[1:] if arguments is None else arguments
+    texts, words = split(program, given, known, takes_words=takes_words)
     asked = _values([each for each in texts if each[0] in (HELP, VERSION)])
     if asked.get("help"):
         raise SystemExit(0 if write_stdout(page(help_page(program, known.values()))) else 1)
     if asked.get("version"):
-        text = version if isinstance(version, str) else version()
-        raise SystemExit(0 if write_stdout(f"{text}\n") else 1)
+        raise SystemExit(0 if write_stdout(f"{version_line(program)}\n") else 1)
     if takes_words or not words:
         return Given(texts, tuple(words))
     last = texts[-1][0] if texts else None
@@ -239,7 +233,7 @@ def help_page(program: str, flags: Iterable[Flag]) -> str:
 
 
 def read_file(path: str) -> dict[str, Any]:
-    """Load a TOML file. Raises FileError: it is missing, unreadable or not valid TOML."""
+    """Load a TOML file. Raises Mistake: it is missing, unreadable or not valid TOML."""
     try:
         # Imported here: a start without a file does not pay for it.
         document: dict[str, Any] = import_module("tomllib").loads(
@@ -247,9 +241,9 @@ def read_file(path: str) -> dict[str, Any]:
         )
     except OSError as error:
         reason = f"open {path}: {(error.strerror or str(error)).lower()}"
-        raise FileError(f"failed to load config file {path} - {reason}") from error
+        raise Mistake(f"failed to load config file {path} - {reason}") from error
     except ValueError as error:
-        raise FileError(f"failed to load config file {path} - {error}") from error
+        raise Mistake(f"failed to load config file {path} - {error}") from error
     return document
 
 
@@ -304,8 +298,8 @@ def _coerced(flag: Flag, value: Any) -> Any:
         return flag.kind.gather(map(flag.kind.coerce, value))
     except ValueError as error:
         if flag.kind.is_parsed_by_nsq:
-            raise FileError(f"failed parsing {flag.key} {value} - {error}") from error
-        raise FileError(
+            raise Mistake(f"failed parsing {flag.key} {value} - {error}") from error
+        raise Mistake(
             f"ERROR: Resolve failed to coerce value {value} for option {flag.key} - {error}"
         ) from error
 
@@ -316,8 +310,7 @@ def _coerced(flag: Flag, value: Any) -> Any:
 def parse(
     options_class: type[T],
     program: str,
-    version: str | Callable[[], str],
-    arguments: Sequence[str],
+    arguments: Sequence[str] | None = None,
     *,
     takes_file: bool = True,
 ) -> T:
@@ -326,19 +319,16 @@ def parse(
     Args:
         options_class: a dataclass whose fields were declared with `option`.
         program: the name to use in sentences about mistakes.
-        version: the text that `--version` prints, or a function that returns it.
-        arguments: the command line without the program name.
+        arguments: the command line without the program name; None: that of the process.
         takes_file: whether there is a `--config` flag: the daemons have one, NSQ's tools do not.
     Raises:
         SystemExit: with status 0 or 1 according to rule 2; the text has already been written.
     """
     flags = flags_of(options_class)
     try:
-        given = read(program, version, arguments, [*flags, CONFIG] if takes_file else flags)
+        given = read(program, arguments, [*flags, CONFIG] if takes_file else flags)
         options, tolerated = combined(options_class, flags, given)
-        if tolerated and not _is_go_compatible(options):
-            raise Mistake(tolerated[0])
-    except (Mistake, FileError) as error:
+    except Mistake as error:
         raise end(program, str(error), is_daemon=takes_file) from None
     for sentence in tolerated:
         warn(program, f"{sentence} (ignored because of --go-compatible)")
@@ -349,18 +339,18 @@ def parse_again(options_class: type[T], program: str, arguments: Sequence[str]) 
     """Parse the options again from a command line that was valid before and the file as it is now.
 
     Raises:
-        FileError: the file cannot be used; the text is one sentence.
+        Mistake: the file cannot be used; the text is one sentence.
     """
     flags = flags_of(options_class)
-    given = read(program, "", arguments, [*flags, CONFIG])
-    options, tolerated = combined(options_class, flags, given)
-    if tolerated and not _is_go_compatible(options):
-        raise FileError(tolerated[0])
-    return options
+    return combined(options_class, flags, read(program, arguments, [*flags, CONFIG]))[0]
 
 
 def combined(options_class: type[T], flags: Sequence[Flag], given: Given) -> tuple[T, list[str]]:
-    """Combine command line and file (rule 1); also return the mistakes that NSQ tolerates."""
+    """Combine command line and file (rule 1); also return the mistakes to be ignored (rule 3).
+
+    Raises:
+        Mistake: there is one.
+    """
     path = given.path
     on_command_line = _values(given.texts)
     document = read_file(path) if path else {}
@@ -369,17 +359,20 @@ def combined(options_class: type[T], flags: Sequence[Flag], given: Given) -> tup
     values |= on_command_line
     # `values` stay in the units that the user wrote: the sentences quote them.
     held = {f.field: f.kind.held(values[f.field]) for f in flags if f.field in values}
-    tolerated = [given.stray] if given.stray else []
-    tolerated += unknown_keys(path, document, flags)
+    wrong = [given.stray] if given.stray else []
+    wrong += unknown_keys(path, document, flags)
     by_field = {flag.field: flag for flag in flags}
     for field in held:
         flag = by_field[field]
         text, reason = _reason(flag, values, by_field)
         if reason and field in on_command_line:
-            tolerated.append(f"--{flag.name}={text} {reason}")
+            wrong.append(f"--{flag.name}={text} {reason}")
         elif reason:
-            tolerated.append(f"config file {path}: {flag.key} = {text} {reason}")
-    return replaced(options_class(), held), tolerated
+            wrong.append(f"config file {path}: {flag.key} = {text} {reason}")
+    options = replaced(options_class(), held)
+    if wrong and not getattr(options, "go_compatible", False):
+        raise Mistake(wrong[0])
+    return options, wrong
 
 
 def _reason(flag: Flag, values: Mapping[str, Any], by_field: Mapping[str, Flag]) -> tuple[str, str]:
@@ -397,10 +390,6 @@ def _reason(flag: Flag, values: Mapping[str, Any], by_field: Mapping[str, Flag])
             name = other.name
             return show(value), f"is above --{name} ({show(most)}): lower it, or raise --{name}"
     return "", ""
-
-
-def _is_go_compatible(options: object) -> bool:
-    return bool(getattr(options, "go_compatible", False))
 
 
 def built(

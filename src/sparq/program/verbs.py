@@ -83,14 +83,11 @@ def read(
     known = flags_of(verb.options)
     own_page = partial(_page, program, name, verb)
     try:
-        version = partial(version_line, whole)
-        given = flags.read(whole, version, arguments[1:], known, own_page, takes_words=True)
-        options, wrong = flags.combined(verb.options, known, given)
+        given = flags.read(whole, arguments[1:], known, own_page, takes_words=True)
+        options, _ = flags.combined(verb.options, known, given)
         if not verb.least <= len(given.words) <= verb.most:
             words = " ".join(map(shown, given.words[:5])) or "nothing"
-            wrong.append(f"takes {verb.words or 'no words'}, not {words}")
-        if wrong:
-            raise Mistake(wrong[0])
+            raise Mistake(f"takes {verb.words or 'no words'}, not {words}")
     except Mistake as error:
         raise flags.end(whole, str(error), is_daemon=False) from None
     return ParsedCommand(name, given.words, options)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib import import_module
 from typing import Any, Final, TypeVar
 
@@ -21,7 +19,6 @@ from sparq.options.kinds import STRING
 from sparq.options.units import MINUTE, SECOND
 from sparq.program import flags
 from sparq.program.logging import LEVEL
-from sparq.program.stdout import version_line
 
 T = TypeVar("T")
 
@@ -307,9 +304,7 @@ def parse(options_class: type[T], program: str, arguments: Sequence[str] | None)
     Raises:
         SystemExit: 0 after ``--help`` and ``--version``, 1 for a mistake.
     """
-    words = sys.argv[1:] if arguments is None else arguments
-    version = partial(version_line, program)
-    return flags.parse(options_class, program, version, words, takes_file=False)
+    return flags.parse(options_class, program, arguments, takes_file=False)
 
 
 def texts_of(given: Iterable[str]) -> dict[str, str]:

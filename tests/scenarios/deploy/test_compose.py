@@ -64,7 +64,7 @@ def services() -> dict[str, Service]:
 def options(service: Service) -> Any:
     """The options that the program parses from the command."""
     program, *words = service["command"]
-    return parse(PROGRAMS[program], program, "", words)
+    return parse(PROGRAMS[program], program, words)
 
 
 def of_program(services: dict[str, Service], program: str) -> dict[str, Service]:

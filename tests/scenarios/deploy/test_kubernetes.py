@@ -145,7 +145,7 @@ def test_the_daemons_accept_their_command_lines(resources: list[Resource], name:
     count = of_kind(resources, "StatefulSet")["nsqlookupd"]["spec"]["replicas"]
     lookupds = [f"nsqlookupd-{at}.nsqlookupd.clicks.svc:4160" for at in range(count)]
 
-    taken: Any = parse(PROGRAMS[name], name, "", words)
+    taken: Any = parse(PROGRAMS[name], name, words)
 
     assert name == program
     assert f"{name}-0.{name}.clicks.svc" == value(taken, "broadcast_address")
@@ -163,7 +163,7 @@ def test_nsqadmin_accepts_its_command_line(resources: list[Resource]) -> None:
     count = of_kind(resources, "StatefulSet")["nsqlookupd"]["spec"]["replicas"]
     program, *words = container["args"]
 
-    taken: Any = parse(NsqadminOptions, program, "", words)
+    taken: Any = parse(NsqadminOptions, program, words)
 
     assert "nsqadmin" == program
     assert [f"nsqlookupd-{at}.nsqlookupd.clicks.svc:4161" for at in range(count)] == list(

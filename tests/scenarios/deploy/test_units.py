@@ -105,7 +105,7 @@ def test_the_daemon_accepts_execstart_and_the_sample_file(unit: Path) -> None:
     words = [re.sub(r"^--config=.*", f"--config={sample}", word) for word in words]
     keys = {flag.key for flag in flags_of(options)}
 
-    taken: Any = parse(options, sample.stem, "", words)
+    taken: Any = parse(options, sample.stem, words)
 
     assert set() == set(tomllib.loads(sample.read_text(encoding="utf-8"))) - keys
     if sample.stem == "nsqadmin":

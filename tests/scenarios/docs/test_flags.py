@@ -83,7 +83,7 @@ def test_daemons_keys_exist_and_the_example_file_is_accepted(tmp_path: Path) -> 
     keys = {flag.key for options in (NsqdOptions, NsqlookupdOptions) for flag in flags_of(options)}
 
     assert set() == named - keys
-    taken = parse(NsqdOptions, "nsqd", "", [f"--config={tmp_path}/nsqd.toml"])
+    taken = parse(NsqdOptions, "nsqd", [f"--config={tmp_path}/nsqd.toml"])
     assert isinstance(taken, NsqdOptions)
 
 
@@ -97,4 +97,4 @@ def test_nsqd_accepts_the_values_of_its_command_lines(line: str, tmp_path: Path)
     words = shlex.split(line)[1:]
     words = [re.sub(r"^-config=.*", f"-config={tmp_path}/file.toml", word) for word in words]
 
-    assert isinstance(parse(NsqdOptions, "nsqd", "", words), NsqdOptions)
+    assert isinstance(parse(NsqdOptions, "nsqd", words), NsqdOptions)

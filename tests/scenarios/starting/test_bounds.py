@@ -72,7 +72,7 @@ LOWERS = {
 
 
 def accept(program: str, *words: str) -> None:
-    parse(PROGRAMS[program], program, "", words)
+    parse(PROGRAMS[program], program, words)
 
 
 def refuse(program: str, *words: str) -> None:
