@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from sparq.program import logging as log_lines
-from sparq.program.logging import KINDS_MAX, level_name, parse_level, set_up
+from sparq.program.logging import KINDS_MAX, LEVEL, set_up
 from tests.support.waiting import wait_for
 
 
@@ -38,9 +38,9 @@ def test_a_line_has_prefix_time_level_and_text(capsys: pytest.CaptureFixture[str
 def test_lines_below_the_level_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:
     """Lines below the level are not written; a second ``set_up`` replaces the first."""
     set_up("a ", logging.DEBUG)
-    set_up("b ", parse_level("Error"))
+    set_up("b ", LEVEL.parse("Error"))
     for level in ("debug", "info", "warn", "error", "fatal"):
-        logging.getLogger("x").log(parse_level(level), "text of %s", level)
+        logging.getLogger("x").log(LEVEL.parse(level), "text of %s", level)
 
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(" ")[2][27:] for line in lines] == [
@@ -174,6 +174,6 @@ def test_texts_above_kinds_max_are_counted_together(capsys: pytest.CaptureFixtur
 
 def test_level_names_are_parsed_and_formatted() -> None:
     """Level names are accepted in any case; others raise ValueError with the list of names."""
-    assert [level_name(parse_level(n)) for n in ("DEBUG", "Warn")] == ["debug", "warn"]
+    assert [LEVEL.show(LEVEL.parse(n)) for n in ("DEBUG", "Warn")] == ['"debug"', '"warn"']
     with pytest.raises(ValueError, match="one of debug, info, warn, error, fatal"):
-        parse_level("warning")
+        LEVEL.parse("warning")

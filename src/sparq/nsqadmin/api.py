@@ -30,7 +30,7 @@ from sparq.nsqadmin.services import Services
 from sparq.options.declare import flags_of, replaced
 from sparq.options.units import SECOND
 from sparq.program import logging as log_lines
-from sparq.program.logging import LEVELS, parse_level
+from sparq.program.logging import LEVEL, LEVELS
 from sparq.protocol.names import is_valid_name
 
 T = TypeVar("T")
@@ -286,7 +286,7 @@ async def _set_option(services: Services, call: Call) -> Any:
             services.fleet.set_lookupds(addresses)
             services.options = replaced(services.options, {"lookupd_http_addresses": addresses})
         else:
-            level = parse_level(body.decode())
+            level = LEVEL.parse(body.decode())
             log_lines.set_level(level)
             services.options = replaced(services.options, {"log.level": level})
     except (ValueError, RecursionError):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sparq.daemon.http import JSON, Call, Content, HttpError, Route
 from sparq.daemon.token import hidden, public
 from sparq.options.declare import flags_of
-from sparq.program.logging import LEVELS, parse_level
+from sparq.program.logging import LEVEL, LEVELS
 from sparq.wire.layers import TLS_VERSIONS
 
 if TYPE_CHECKING:
@@ -99,9 +99,10 @@ def read_level(body: bytes) -> int:
         HttpError: 400 INVALID_VALUE, the word is not a level.
     """
     try:
-        return parse_level(body.decode())
+        level: int = LEVEL.parse(body.decode())
     except ValueError:
         raise HttpError(400, "INVALID_VALUE") from None
+    return level
 
 
 def read_addresses(body: bytes) -> list[str] | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from sparq.options.mistakes import one_of, quoted, suggestion
@@ -25,16 +25,6 @@ _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE = ("0", "f", "F", "false", "FALSE", "False")
 PORT_MAX = 65_535
 _INT64 = range(-(1 << 63), 1 << 63)
-ANY = (object, bool)
-"""For `types`: every type, also booleans."""
-
-
-def _anything(_value: Any) -> None:
-    """Accept any value of the right type."""
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 class Kind(NamedTuple):
@@ -52,10 +42,10 @@ class Kind(NamedTuple):
     show: Callable[[Any], str] = str
     go_name: str = "string"
     types: tuple[type, ...] = ()
-    read: Callable[[Any], Any] = _same
+    read: Callable[[Any], Any] = lambda value: value
     bare: str = ""
     gather: Callable[[Iterable[Any]], tuple[Any, ...]] = tuple
-    check: Callable[[Any], object] = _anything
+    check: Callable[[Any], object] = lambda value: None
     unit: int = 1
     is_parsed_by_nsq: bool = False
 
@@ -114,13 +104,11 @@ def _parse_duration(text: str) -> int:
 def _parse_float(text: str) -> float:
     # Python also accepts blanks and underscores. Go accepts infinities and NaN, but no option has
     # a use for them.
-    try:
-        value = float(text) if re.fullmatch(r"[0-9eE.+-]+", text) else math.nan
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise ValueError("write a number")
-    return value
+    if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text):
+        value = float(text)
+        if math.isfinite(value):
+            return value
+    raise ValueError("write a number")
 
 
 def _parse_floats(text: str) -> list[float]:
@@ -132,28 +120,6 @@ def _parse_floats(text: str) -> list[float]:
 
 def _descending(lists: Iterable[list[float]]) -> tuple[float, ...]:
     return tuple(sorted((value for values in lists for value in values), reverse=True))
-
-
-def _parse_tls_required(text: str) -> str:
-    if text.lower() == "tcp-https":
-        return "tcp-https"
-    try:
-        return "true" if _parse_bool(text) else "false"
-    except ValueError:
-        raise ValueError("write true, false or tcp-https") from None
-
-
-TLS_VERSION_DEFAULT = "tls1.2"
-TLS_VERSIONS = ("tls1.0", "tls1.1", "tls1.2", "tls1.3")
-
-
-def _parse_tls_version(text: str) -> str:
-    if not text:
-        return TLS_VERSION_DEFAULT
-    if text.lower() not in TLS_VERSIONS:
-        close = suggestion(text.lower(), TLS_VERSIONS)
-        raise ValueError(f"tls version must be one of {', '.join(TLS_VERSIONS)}{close}")
-    return text.lower()
 
 
 def _show_string(value: str) -> str:
@@ -222,16 +188,43 @@ FLOATS = Kind(
     read=lambda value: [float(value)],
     gather=_descending,
 )
-TLS_REQUIRED = Kind(
-    *("true|false|tcp-https", _parse_tls_required, str, "string", ANY),
-    read=lambda value: _parse_tls_required(str(value).lower()),
+
+
+def named(name: str, values: Mapping[str, Any], rule: str, **more: Any) -> Kind:
+    """Return the kind of values that have names, in any case; `rule` says which there are."""
+
+    def parse(text: str) -> Any:
+        word = text.lower()
+        if word not in values:
+            close = "" if rule.startswith("write") else suggestion(word, values)
+            raise ValueError(f"{rule}{close}")
+        return values[word]
+
+    return Kind(
+        *(name, parse),
+        types=(object, bool),
+        read=lambda value: parse(str(value)),
+        is_parsed_by_nsq=True,
+        **more,
+    )
+
+
+TLS_REQUIRED = named(
+    "true|false|tcp-https",
+    {
+        **dict.fromkeys(("true", "t", "1"), "true"),
+        **dict.fromkeys(("false", "f", "0"), "false"),
+        "tcp-https": "tcp-https",
+    },
+    "write true, false or tcp-https",
     bare="true",
-    is_parsed_by_nsq=True,
 )
-TLS_VERSION = Kind(
-    *("version", _parse_tls_version, str, "string", ANY),
-    read=lambda value: _parse_tls_version(str(value)),
-    is_parsed_by_nsq=True,
+TLS_VERSION_DEFAULT = "tls1.2"
+TLS_VERSIONS = ("tls1.0", "tls1.1", "tls1.2", "tls1.3")
+TLS_VERSION = named(
+    "version",
+    {**{version: version for version in TLS_VERSIONS}, "": TLS_VERSION_DEFAULT},
+    f"tls version must be one of {', '.join(TLS_VERSIONS)}",
 )
 
 

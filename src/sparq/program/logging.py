@@ -19,8 +19,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import TextIO
 
-from sparq.options.kinds import ANY, Kind
-from sparq.options.mistakes import suggestion
+from sparq.options.kinds import named
 
 LEVELS = {
     "debug": logging.DEBUG,
@@ -47,30 +46,9 @@ KINDS_MAX = 1000
 """Number of kinds counted separately in a minute; further kinds share one count per level."""
 
 
-def parse_level(text: str) -> int:
-    """Return the level with this name, in any case. Raises ValueError: there is no such level."""
-    level = LEVELS.get(text.lower())
-    if level is None:
-        raise ValueError(f"log level must be one of {', '.join(LEVELS)}")
-    return level
-
-
-def level_name(level: int) -> str:
-    """Return the name of a level."""
-    return next(name for name, value in LEVELS.items() if value == level)
-
-
-def _parse_level(text: str) -> int:
-    try:
-        return parse_level(text)
-    except ValueError as error:
-        raise ValueError(f"{error}{suggestion(text.lower(), LEVELS)}") from None
-
-
-LEVEL = Kind(
-    *("level", _parse_level, lambda value: f'"{level_name(value)}"', "level", ANY),
-    read=lambda value: _parse_level(str(value)),
-    is_parsed_by_nsq=True,
+LEVEL = named(
+    *("level", LEVELS, f"log level must be one of {', '.join(LEVELS)}"),
+    show=lambda level: next(f'"{name}"' for name, value in LEVELS.items() if value == level),
 )
 """The type of an option that is a level."""
 
