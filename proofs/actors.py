@@ -21,7 +21,7 @@ from tests.support.v2_client import (
 )
 
 from proofs import bodies
-from proofs.history import Command, History, Outcome
+from proofs.checker import Command, History, Outcome
 from sparq.protocol.commands import mpub, pub, sub
 
 RECONNECT_SECONDS = 0.02

@@ -19,8 +19,7 @@ from pathlib import Path
 from tests.support import strace
 from tests.support.servers import NsqdServer
 
-from proofs.checker import Verdict
-from proofs.history import Outcome
+from proofs.checker import Outcome, Verdict
 from proofs.operator import Operator
 from proofs.workload import LATE, NSQD, TOPIC, RunningActors, Workload, started, wait_until
 

@@ -16,7 +16,6 @@ import random
 import re
 import signal
 import struct
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,11 +96,6 @@ class Mutator:
         self._seen.add(outcome)
         if len(self._corpus) < self._own_count + KEPT_MAX and len(data) < INPUT_BYTES_MAX // 8:
             self._corpus.append(data)
-
-    @property
-    def outcomes(self) -> int:
-        """Number of different outcomes so far."""
-        return len(self._seen)
 
     # Each method makes one change
 
@@ -204,20 +198,16 @@ class Found:
 
     Attributes:
         executions: number of executions.
-        outcomes: number of different outcomes.
         exceptions, hangs: each with its input.
         kept_bytes, peak_bytes: memory beyond that after its first tenth, at the end and at most.
-        seconds: processor time.
     """
 
     name: str
     executions: int = 0
-    outcomes: int = 0
     exceptions: list[str] = field(default_factory=list)
     hangs: list[str] = field(default_factory=list)
     kept_bytes: int = 0
     peak_bytes: int = 0
-    seconds: float = 0.0
 
 
 class Hang(BaseException):
@@ -264,7 +254,6 @@ def work(target: Target, count: int, seed: str, findings_max: int = FINDINGS_MAX
     """Run a target on `count` inputs, or until it has `findings_max` findings."""
     mutator = Mutator(f"{seed}:{target.name}", target.corpus, target.words)
     found = Found(target.name)
-    began = time.process_time()
     with Watch() as watch:
         _round(target, mutator, watch, found, count // 10 if findings_max > 1 else 0)
         gc.collect()
@@ -274,9 +263,8 @@ def work(target: Target, count: int, seed: str, findings_max: int = FINDINGS_MAX
             _round(target, mutator, watch, found, count)
     gc.collect()
     now, peak = memory()
-    found.executions, found.outcomes = watch.executions, mutator.outcomes
+    found.executions = watch.executions
     found.kept_bytes, found.peak_bytes = max(0, now - base), max(0, peak - base)
-    found.seconds = time.process_time() - began
     return found
 
 

@@ -30,14 +30,13 @@ from tests.support.servers import NsqdServer
 
 from proofs import outcome
 from proofs.actors import Actor, Consumer, Publisher
-from proofs.checker import check
-from proofs.history import History
+from proofs.checker import History, check
 from proofs.outcome import Outcome, Plan, progress
 from proofs.workload import NSQD, RunningActors, data_folder, make_topic, started
 
 NAMES, WORKERS = 40, 4
 CHANNELS = ("one", "two")
-WORK_SECONDS = (0.1, 1.0)
+COMMANDS, WORK_SECONDS = 20, (0.1, 1.0)
 MINUTE_SECONDS, CONTROL_SECONDS = 60.0, 30.0
 SAMPLES = 600
 WARM_SHARE = 1 / 6
@@ -61,6 +60,15 @@ leaked per topic adds up to thousands in an hour. Threads start on demand."""
 COLD_MIB, COLD_SECONDS = 16.0, 600.0
 """Additional memory that a process may take for caches and arenas in its first ten minutes."""
 PROMISES = ("P11",)
+
+
+class BriefPublisher(Publisher):
+    """Publishes a few commands, and stops."""
+
+    def command(self) -> bytes:
+        """Return the next command; COMMANDS is the last one's number."""
+        self.stopping = len(self.commands) + len(self.unanswered) + 1 >= COMMANDS
+        return super().command()
 
 
 class Sample(NamedTuple):
@@ -121,7 +129,7 @@ class Churn:
             history = History(chance.getrandbits(32), delays=True)
             await asyncio.to_thread(make_topic, self.server, topic, CHANNELS)
             number = chance.randrange(4)
-            actors: list[Actor] = [Publisher(self.server.tcp, topic, history, number)]
+            actors: list[Actor] = [BriefPublisher(self.server.tcp, topic, history, number)]
             actors += [
                 Consumer(self.server.tcp, topic, channel, history, f"{channel} {copy}")
                 for channel in CHANNELS

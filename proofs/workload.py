@@ -20,8 +20,7 @@ from pathlib import Path
 from tests.support.servers import NsqdServer, spawn_nsqd
 
 from proofs.actors import HABITS, READY_COUNTS, Actor, Consumer, Publisher
-from proofs.checker import Verdict, check, total
-from proofs.history import Command, History, Outcome
+from proofs.checker import Command, History, Outcome, Verdict, check, total
 
 ROOT = Path(__file__).parent.parent
 NSQD = "sparq.nsqd"

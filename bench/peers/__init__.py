@@ -14,7 +14,6 @@ from bench.peers.beanstalkd import Beanstalkd
 from bench.peers.nats import Nats
 from bench.peers.nsq import MEMORY_MESSAGES, GoNsqd, Sparq
 from bench.peers.peer import Peer
-from bench.peers.rabbitmq import Rabbitmq
 from bench.peers.redis import Redis
 
 SPEED, BACKLOG = "speed", "backlog"
@@ -60,7 +59,6 @@ CONTESTANTS = (
     Contestant("redis", "Redis Streams, always", Redis, ("--appendfsync", "always")),
     Contestant("redis-later", "Redis Streams, everysec", Redis, EVERY_SECOND, BOTH),
     Contestant("nats", "NATS JetStream, file", Nats, parts=BOTH),
-    Contestant("rabbitmq", "RabbitMQ, durable", Rabbitmq, parts=BOTH),
     Contestant("beanstalkd", "beanstalkd, sync each", Beanstalkd, ("-f0",)),
     Contestant("beanstalkd-later", "beanstalkd, 50 ms", Beanstalkd, parts=BOTH),
 )

@@ -26,7 +26,7 @@ from tests.support.servers import NsqdServer
 from tests.support.v2_client import Message
 
 from proofs.actors import Consumer, Publisher
-from proofs.history import FINISHED, ChannelHistory, Command, History, Outcome
+from proofs.checker import FINISHED, ChannelHistory, Command, History, Outcome
 from proofs.power_parts import image
 from proofs.workload import RunningActors, daemon
 

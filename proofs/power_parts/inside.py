@@ -18,9 +18,8 @@ from typing import Self
 from tests.support.v2_client import Message
 
 from proofs import bodies
-from proofs.checker import Verdict, check, lost_commands
+from proofs.checker import History, Verdict, check, lost_commands
 from proofs.file_systems import make, run
-from proofs.history import History
 from proofs.outcome import progress
 from proofs.power_parts import image
 from proofs.power_parts.episode import CHANNELS, Cut, Episode

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
 from proofs import bodies
-from proofs.history import Outcome
+from proofs.checker import Outcome
 from sparq.protocol.instant import Instant
 from sparq.protocol.layout import INDEX_LIMIT
 from sparq.protocol.names import directory_name

@@ -23,7 +23,7 @@ from typing import Protocol
 from tests.support.v2_client import FRAME_MESSAGE
 
 from proofs import bodies
-from proofs.history import Outcome
+from proofs.checker import Outcome
 from proofs.simulate_parts import weather as weathers
 from proofs.simulate_parts.truth import (
     ChannelTruth,

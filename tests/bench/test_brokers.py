@@ -24,7 +24,7 @@ from bench import clients, queued
 from tests.support.servers import spawn_nsqd
 
 SECONDS, SLOW_SECONDS = 0.1, 60.0
-KINDS = ("sparq", "go", "redis-later", "nats", "rabbitmq", "beanstalkd-later")
+KINDS = ("sparq", "go", "redis-later", "nats", "beanstalkd-later")
 BY_KEY = {contestant.key: contestant for contestant in CONTESTANTS}
 
 

@@ -108,6 +108,7 @@ def test_a_run_of_requeue_records_is_read_with_arrays(monkeypatch: pytest.Monkey
     assert replay.state().channels["c"].requeued == {n: (n + 5, 1) for n in range(5_000)}
 
 
+@settings(max_examples=400)
 @given(pairs=PAIRS)
 def test_arrays_and_loops_agree(pairs: list[tuple[int, int]]) -> None:
     """`merge_ranges` and its scalar twin give the same ranges as a set of indexes."""
