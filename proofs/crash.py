@@ -107,7 +107,7 @@ class Chain:
         workload, server = self.workload, self.workload.server
         await asyncio.to_thread(workload.make_topic)
         server.kill9()
-        async with workload.running(Operator(server.http, workload.seed)):
+        async with workload.running(Operator(server, workload.seed)):
             for point in self.points:
                 await self.life(point)
             server.prefix = ()

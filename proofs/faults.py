@@ -118,7 +118,7 @@ class Rig:
         self.workload = Workload(server, seed, late=True)
         self.history = self.workload.history
         self.tally = Tally()
-        self.actors = self.workload.running(Operator(server.http, seed))
+        self.actors = self.workload.running(Operator(server, seed))
         self.workload.make_topic()
         folders = {path.name: path for path in (server.folder / "topics").iterdir()}
         self.topic_folder = next(path for name, path in folders.items() if TOPIC in name)

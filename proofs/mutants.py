@@ -143,22 +143,17 @@ def show(judged: Judged) -> None:
 def table(judged: Sequence[Judged]) -> list[str]:
     """The score of each package and of all, as a table for CONTRIBUTING.md."""
     lines = [
-        "| package | mutants | killed | by the module's own test file | by time"
-        " | survived | not reached | score |",
-        "|---|---|---|---|---|---|---|---|",
+        "| package | mutants | killed | by the module's own test file | not reached | score |",
+        "|---|---|---|---|---|---|",
     ]
     for name in (*PACKAGES, "all"):
-        mine = [each for each in judged if name in (each.mutant.package, "all")]
-        if not mine:
-            continue
-        verdicts = [each.verdict for each in mine]
-        killed = sum(verdict.killed for verdict in verdicts)
-        own, late = (sum(v.by == by for v in verdicts) for by in ("own tests", "time"))
-        unreached = sum(not verdict.tests for verdict in verdicts)
-        lines.append(
-            f"| {name} | {len(mine)} | {killed} | {own} | {late} | {len(mine) - killed - unreached}"
-            f" | {unreached} | {100 * killed / len(mine):.0f} % |"
-        )
+        verdicts = [each.verdict for each in judged if name in (each.mutant.package, "all")]
+        if verdicts:
+            killed = sum(verdict.killed for verdict in verdicts)
+            own = sum(verdict.by == "own tests" for verdict in verdicts)
+            unreached = sum(not verdict.tests for verdict in verdicts)
+            counts = f"{len(verdicts)} | {killed} | {own} | {unreached}"
+            lines.append(f"| {name} | {counts} | {100 * killed / len(verdicts):.0f} % |")
     return lines
 
 

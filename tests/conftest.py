@@ -50,6 +50,26 @@ SLOW_GROUPS = {
     ),
     "tests/scenarios/deploy/": ("make deploy", ("test_rules.py", "test_units.py")),
     "tests/scenarios/interop/test_clients.py": ("make interop", ("[nsqjs", "[pynsq")),
+    "tests/scenarios/security/test_spark.py": ("make security", ("schema", "frames")),
+    "tests/scenarios/security/test_supply.py::test_bandit": ("make security", ()),
+    "tests/scenarios/admin_pages/test_pages.py": (
+        "make slow-tests ARGS=tests/scenarios/admin_pages",
+        ("[1280]", "[/]", "[/topics]", "filtered_and_paged"),
+    ),
+    "tests/scenarios/pipeline/test_application.py": ("make slow-tests", ()),
+    "tests/scenarios/pipeline/test_files.py": ("make slow-tests", ()),
+    "tests/scenarios/pipeline/test_mistakes.py::test_a_wrong_address": (
+        "make slow-tests",
+        ("={free}]", "TLS", "=auth_secret=wrong]"),
+    ),
+    "tests/scenarios/performance/test_pipeline_spark.py": ("make slow-tests", ()),
+    "tests/scenarios/restarts/test_signals.py::test_repeated_signals": (
+        "make slow-tests",
+        ("0.02]",),
+    ),
+    "tests/scenarios/spark/test_connect.py": ("make slow-tests", ()),
+    "tests/scenarios/spark/test_nsqds_fail.py": ("make slow-tests", ("was_down", "commit_is")),
+    "tests/pipeline/sessions/test_judge.py::test_planted": ("make slow-tests", ("[20261]",)),
 }
 """Groups of slow tests: the folder or file, the target that runs it, and what of the names of its
 tests `make test` keeps."""

@@ -318,7 +318,6 @@ def read_checks(
 T = TypeVar("T")
 
 POLL_SECONDS = 0.05
-SHOW_SECONDS = 0.5
 DRIVER_SECONDS = 600.0
 BATCH_SECONDS = 600.0
 DRAIN_SECONDS = 1800.0
@@ -404,7 +403,7 @@ class ClusterRun:
         self.steps_done: Counter[str] = Counter()
         self._ends = 0
         self._is_finishing = False
-        self._busy_at = self._checked_at = self._shown_at = time.monotonic()
+        self._busy_at = self._checked_at = time.monotonic()
 
     def _driver(self) -> Driver:
         run_dir = self.folder / "run"
@@ -551,16 +550,9 @@ class ClusterRun:
             self.notes.append(f"the driver ended by itself with status {status}")
             self.driver.program.kill()
             self.driver.start()
-        self._show()
-
-    def _show(self) -> None:
-        if time.monotonic() - self._shown_at < SHOW_SECONDS:
-            return
-        self._shown_at = time.monotonic()
         progress(
             f"{self.task.variant.name}: kills {len(self.kills)} of {self.task.kills}"
             f" · published {self.feed.published:,} of {self.task.count:,}"
-            f" · batches {self.checkpoints.batches_done():,}"
         )
 
     def _missed(self) -> Iterator[str]:
