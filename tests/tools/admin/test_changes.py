@@ -243,23 +243,6 @@ def test_seek_reports_each_nsqds_position(cluster: Cluster, admin: Run) -> None:
     assert f"sparq admin seek clicks archive earliest --nsqd-http-address={cluster.dead}" in ran.out
 
 
-def test_skipping_messages_requires_yes(cluster: Cluster, admin: Run) -> None:
-    """Without a terminal nothing is done unless `--yes` is given."""
-    cluster.recreate("clicks", "archive", messages=3)
-
-    ran = admin("seek", "clicks", "archive", "latest")
-    assert (1, [3, 3]) == (ran.status, waiting(cluster))
-    assert (
-        "this skips 6 messages of channel archive of topic clicks: not confirmed, nothing was done"
-        in ran.err
-    )
-    ran = admin("seek", "clicks", "archive", "latest", "--yes", "--json")
-    assert [0, 0] == waiting(cluster)
-    assert ("partly", [3, 3]) == (
-        *(ran.document["result"], [row["skipped"] for row in ran.document["rows"]]),
-    )
-
-
 def test_a_node_with_impossible_figures_is_named_and_not_moved(
     cluster: Cluster, admin: Run, faulty: tuple[str, list[str]]
 ) -> None:

@@ -164,16 +164,6 @@ def test_a_usage_error_is_one_sentence(admin: Run, words: list[str], why: str) -
     assert 1 == ran.err.count("\n")
 
 
-def test_expect_nodes_detects_a_missing_nsqd(cluster: Cluster, admin: Run) -> None:
-    """`--expect-nodes` detects a missing nsqd that nsqlookupd no longer lists."""
-    cluster.recreate("orders", dead=False)
-
-    assert 0 == admin("list", "orders", "--expect-nodes=3").status
-    ran = admin("list", "orders", "--expect-nodes=4")
-    assert 1 == ran.status
-    assert "found 3 of 4 expected nsqds" in ran.err
-
-
 def test_nsqd_addresses_come_from_flag_or_environment(
     cluster: Cluster, admin: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
