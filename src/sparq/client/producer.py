@@ -263,7 +263,29 @@ class Producer(Connecting):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._dispatcher.linked.wait()
-        return await ping(self._pool.wanted, self.config, seconds)
+        took, reasons = dict[str, float](), dict[str, str]()
+        clock = asyncio.get_running_loop().time
+
+        async def ask(address: str) -> None:
+            began = clock()
+            try:
+                async with asyncio.timeout(seconds):
+                    connection = await open_connection(address, self.config)
+            except Exception as error:
+                is_late = isinstance(error, TimeoutError) and clock() - began >= seconds
+                late = f"no answer within {seconds:g} s"
+                reasons[address] = late if is_late else str(error) or type(error).__name__
+                return
+            took[address] = clock() - began
+            await connection.close()
+
+        await asyncio.gather(*map(ask, self._pool.wanted))
+        if not took:
+            why = "; ".join(f"{at}: {why}" for at, why in reasons.items())
+            raise ConnectionLostError(
+                f"no nsqd answers ({why or 'no nsqd is configured or found'})"
+            )
+        return took
 
     async def _serve(self, address: str) -> ConnectionLostError:
         connection = await open_connection(address, self.config)
@@ -363,37 +385,6 @@ class Producer(Connecting):
 def _log_failure(outcome: Receipt | Exception) -> None:
     if isinstance(outcome, Exception):
         log.warning("publish_nowait: %s", outcome)
-
-
-async def ping(addresses: Iterable[str], config: Config, seconds: float) -> dict[str, float]:
-    """Return the seconds it took to connect to each nsqd; those that do not answer are left out.
-
-    A new connection is made to each: NSQ has no ping command for a connection that publishes.
-
-    Raises:
-        ConnectionLostError: no nsqd answers in time; the text gives the reason for each.
-    """
-    took, reasons = dict[str, float](), dict[str, str]()
-
-    async def ask(address: str) -> None:
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        try:
-            async with asyncio.timeout(seconds):
-                connection = await open_connection(address, config)
-        except Exception as error:
-            is_late = isinstance(error, TimeoutError) and clock() - began >= seconds
-            late = f"no answer within {seconds:g} s"
-            reasons[address] = late if is_late else str(error) or type(error).__name__
-            return
-        took[address] = clock() - began
-        await connection.close()
-
-    await asyncio.gather(*map(ask, addresses))
-    if not took:
-        why = "; ".join(f"{at}: {why}" for at, why in reasons.items())
-        raise ConnectionLostError(f"no nsqd answers ({why or 'no nsqd is configured or found'})")
-    return took
 
 
 # Commands: `sparq.protocol.commands` with checks, and the head of each built once per topic.

@@ -24,7 +24,7 @@ from sparq.program.logging import LEVEL
 T = TypeVar("T")
 
 MODES: Final = ("round-robin", "hostpool", "epsilon-greedy")
-"""How nsq_to_http and nsq_to_nsq choose among hosts; see `hostpool`."""
+"""How nsq_to_http and nsq_to_nsq choose among hosts; see `relay.HostPool`."""
 
 CONTENT_TYPE: Final = "application/octet-stream"
 TEMPORARY: Final = "/tmp"  # noqa: S108 - NSQ's default; symbolic links in it are not followed
