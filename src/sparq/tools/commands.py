@@ -23,6 +23,12 @@ from sparq.program.logging import LEVEL
 
 T = TypeVar("T")
 
+TOOLS: Final = (
+    *("nsq_check", "nsq_stat", "nsq_tail"),
+    *("nsq_to_file", "nsq_to_http", "nsq_to_nsq", "to_nsq"),
+)
+"""NSQ's tools, which are programs of their own."""
+
 MODES: Final = ("round-robin", "hostpool", "epsilon-greedy")
 """How nsq_to_http and nsq_to_nsq choose among hosts; see `relay.HostPool`."""
 

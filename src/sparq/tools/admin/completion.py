@@ -29,7 +29,7 @@ from sparq.protocol.names import is_valid_name
 from sparq.tools.admin.job import Job
 from sparq.tools.admin.verbs import PROGRAM, VERBS
 from sparq.tools.cluster import fleet_of
-from sparq.tools.commands import ClusterHttpOptions, UsageError, with_environment
+from sparq.tools.commands import TOOLS, ClusterHttpOptions, UsageError, with_environment
 
 SECONDS_MAX: Final = 1.0
 SPARQ: Final = "sparq"
@@ -54,10 +54,7 @@ STATES: Final = ("waiting", "in_flight", "deferred", "finished")
 VALUES: Final = {"state": STATES, "format": ("jsonl", "csv")}
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
 
-PROGRAMS: Final = (
-    *("nsqd", "nsqlookupd", "nsqadmin", "nsq_check", "nsq_stat", "nsq_tail"),
-    *("nsq_to_file", "nsq_to_http", "nsq_to_nsq", "to_nsq"),
-)
+PROGRAMS: Final = ("nsqd", "nsqlookupd", "nsqadmin", *TOOLS)
 """The programs besides `sparq`."""
 
 COMMANDS: Final = (*("run", "up", "pipeline", "report", "forget", "top", "admin", "token"),)
