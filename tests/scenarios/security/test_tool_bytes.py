@@ -41,7 +41,7 @@ async def test_a_published_record_is_unchanged(nsqd: NsqdServer, tmp_path: Path)
     descriptor = os.open(tmp_path / "records", os.O_RDONLY)
     with log_settings_restored():
         options = parse(to_nsq.Options, to_nsq.PROGRAM, words)
-        assert 0 == await to_nsq.publish_all(options, Input(descriptor), asyncio.Event())
+        assert 0 == await to_nsq.serve(options, asyncio.Event(), Input(descriptor))
     os.close(descriptor)
 
     assert bodies == await received(nsqd, topic, len(bodies))
@@ -56,7 +56,7 @@ async def test_a_printed_body_is_unchanged(nsqd: NsqdServer, tmp_path: Path) -> 
     descriptor = os.open(tmp_path / "lines", os.O_WRONLY | os.O_CREAT)
     with log_settings_restored():
         options = parse(nsq_tail.Options, nsq_tail.PROGRAM, (*words, "--channel=c"))
-        assert 0 == await nsq_tail.tail(options, PipeOutput(descriptor), asyncio.Event())
+        assert 0 == await nsq_tail.serve(options, asyncio.Event(), PipeOutput(descriptor))
     os.close(descriptor)
 
     assert b"".join(body + b"\n" for body in HOSTILE) == (tmp_path / "lines").read_bytes()
