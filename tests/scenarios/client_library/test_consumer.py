@@ -107,23 +107,6 @@ async def test_a_message_has_nsqds_fields(shared_daemons: SharedDaemons) -> None
         ]
 
 
-async def test_the_delay_of_a_requeue(shared_daemons: SharedDaemons) -> None:
-    """The default is default_requeue_delay x attempts, but at most max_requeue_delay."""
-    topic, nsqd = shared_daemons.make("delays"), shared_daemons.nsqds[0]
-    options = {"default_requeue_delay": 0.05, "max_requeue_delay": 0.12, "max_attempts": 0}
-    async with tapped(nsqd) as [tap], consumer_of(tap, topic, **options) as consumer:
-        publish(nsqd, topic, "x")
-        for given in (None, None, None, 0.02):
-            message = await anext(consumer)
-            requeued = time.monotonic()
-            message.requeue(given, backoff=False)
-        (await anext(consumer)).finish()
-
-        assert time.monotonic() - requeued > 0.02
-        delays = [int(line.split(b" ")[2]) for line in tap.lines(b"REQ")]
-        assert delays == [50, 100, 120, 20]
-
-
 async def test_a_message_that_fails_too_often_is_given_up(shared_daemons: SharedDaemons) -> None:
     """A message delivered more than `max_attempts` times goes to `on_giving_up` and is finished."""
     topic, nsqd = shared_daemons.make("hopeless"), shared_daemons.nsqds[0]

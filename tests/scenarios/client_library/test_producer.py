@@ -94,23 +94,6 @@ async def test_an_awaited_publish_is_acknowledged(shared_daemons: SharedDaemons)
         assert Receipt(tap.address) == await publish
 
 
-async def test_tasks_share_a_connection(shared_daemons: SharedDaemons) -> None:
-    """500 tasks publish on one connection without waiting for each other's OK."""
-    topic, nsqd = shared_daemons.make("shared"), shared_daemons.nsqds[0]
-    async with tapped(nsqd) as [tap], producer_of(tap) as producer:
-        await until(lambda: producer.connections)
-        tap.muted = True
-        bodies = [b"%d" % number for number in range(500)]
-        tasks = [asyncio.create_task(producer.publish(topic, body)) for body in bodies]
-        await until(lambda: count(nsqd, topic) == 500)
-        assert not any(task.done() for task in tasks)
-        tap.muted = False
-        await asyncio.gather(*tasks)
-
-        assert [b"IDENTIFY"] == tap.lines(b"IDENTIFY")
-    assert Counter(bodies) == await stored(nsqd, topic)
-
-
 async def test_publishing_before_there_is_an_nsqd(tmp_path: Path) -> None:
     """Messages published before nsqd is started are acknowledged once it runs."""
     nsqd = NsqdServer("sparq.nsqd", tmp_path, (f"--data-path={tmp_path}",))
@@ -183,37 +166,6 @@ async def test_discovered_nsqds(shared_daemons: SharedDaemons) -> None:
     assert {nsqd.tcp for nsqd in shared_daemons.nsqds} == {receipt.nsqd for receipt in receipts}
 
 
-async def test_a_publish_times_out(shared_daemons: SharedDaemons) -> None:
-    """`timeout_seconds` or `publish_timeout` limits a publish; a late OK is ignored."""
-    topic, nsqd = shared_daemons.make("late"), shared_daemons.nsqds[0]
-    async with tapped(nsqd) as [tap], producer_of(tap, publish_timeout=2.0) as producer:
-        await until(lambda: producer.connections)
-        tap.muted = True
-        with pytest.raises(PublishError, match=r"timed out .*: sent 1 times, 1 without"):
-            await producer.publish(topic, b"short", timeout_seconds=0.1)
-        with pytest.raises(PublishError) as raised:
-            await producer.publish(topic, b"long")
-        assert raised.value.unanswered == raised.value.attempts > 0
-        tap.muted = False
-        assert (await producer.publish(topic, b"good")).attempts > 0
-    assert 0 < (await stored(nsqd, topic))[b"good"]
-
-
-async def test_back_pressure_by_bytes(shared_daemons: SharedDaemons) -> None:
-    """At most `max_pending_bytes` are sent without an OK; the rest waits, in order."""
-    topic, nsqd = shared_daemons.make("pressure"), shared_daemons.nsqds[0]
-    bodies = [b"%03d" % number + bytes(497) for number in range(20)]
-    async with tapped(nsqd) as [tap], producer_of(tap, max_pending_bytes=2500) as producer:
-        await until(lambda: producer.connections)
-        tap.muted = True
-        tasks = [asyncio.create_task(producer.publish(topic, body)) for body in bodies]
-        await until(lambda: count(nsqd, topic) == 4)
-        assert 4 == len(tap.lines(b"PUB"))
-        tap.muted = False
-        await asyncio.gather(*tasks)
-    assert bodies == list(await stored(nsqd, topic))
-
-
 async def test_ping(shared_daemons: SharedDaemons) -> None:
     """`ping` returns each nsqd that answers, with its time in seconds; if none does, it raises."""
     away = f"127.0.0.1:{free_port()}"
@@ -264,23 +216,6 @@ async def test_connection_errors_are_specific(shared_daemons: SharedDaemons) -> 
             await producer.publish("t", b"x")
     with pytest.raises(ClosedError):
         await producer.publish("t", b"x")
-
-
-async def test_close_waits_for_publishes(shared_daemons: SharedDaemons) -> None:
-    """`close` waits for the OK of all publishes, awaited or not."""
-    topic, nsqd = shared_daemons.make("closing"), shared_daemons.nsqds[0]
-    async with tapped(nsqd) as [tap]:
-        producer = producer_of(tap)
-        tasks = [asyncio.create_task(producer.publish(topic, b"%d" % n)) for n in range(100)]
-        await until(lambda: tap.lines(b"PUB"))
-        producer.publish_nowait(topic, b"last")
-        await producer.close()
-
-        assert all(task.done() for task in tasks)
-        assert {Receipt(tap.address)} == set(await asyncio.gather(*tasks))
-        assert (101, 0) == (producer.published, producer.failed)
-        await until(lambda: not tap.clients)
-    assert 101 == count(nsqd, topic)
 
 
 @contextlib.asynccontextmanager

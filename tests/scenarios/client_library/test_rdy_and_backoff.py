@@ -43,12 +43,6 @@ def counts(tap: Tap) -> list[int]:
     return [int(line.split(b" ")[1]) for line in tap.lines(b"RDY")]
 
 
-def flow_commands(tap: Tap) -> list[bytes]:
-    """The RDY commands with their counts, and the names of the REQ and FIN commands, in order."""
-    lines = tap.lines(b"RDY", b"REQ", b"FIN")
-    return [line if line[:3] == b"RDY" else line[:3] for line in lines]
-
-
 # RDY
 
 
@@ -87,22 +81,6 @@ async def test_unchanged_rdy_is_not_sent_again(shared_daemons: SharedDaemons) ->
         assert counts(tap) == [10]
 
 
-async def test_a_new_connection_gets_rdy_as_responses_arrive(shared_daemons: SharedDaemons) -> None:
-    """While all of max_in_flight is in flight at one nsqd, another gets RDY with each response."""
-    topic = shared_daemons.make("newcomer")
-    publish(shared_daemons.nsqds[0], topic, *map(str, range(10)))
-    async with tapped(*shared_daemons.nsqds) as taps, consumer_of(taps[:1], topic) as consumer:
-        held = [await anext(consumer) for _ in range(10)]
-        consumer.connect_to_nsqd(taps[1].address)
-        await until(lambda: ready(taps) == [5, 0] and len(consumer.connections) == 2)
-        for message in held[:3]:
-            message.finish()
-        await until(lambda: ready(taps) == [5, 3])
-        for message in held[3:]:
-            message.finish()
-        await until(lambda: ready(taps) == [5, 5])
-
-
 async def test_an_idle_connection_passes_its_rdy_on(shared_daemons: SharedDaemons) -> None:
     """With fewer RDY than connections, an idle connection passes its RDY 1 on."""
     topic = shared_daemons.make("seats")
@@ -123,71 +101,6 @@ async def test_an_idle_connection_passes_its_rdy_on(shared_daemons: SharedDaemon
 # Backoff
 
 
-async def test_backoff_sends_rdy_0_then_1_then_all(shared_daemons: SharedDaemons) -> None:
-    """RDY 0 precedes the REQ; RDY 1 follows the block; after a FIN of the probe all RDY returns."""
-    topic, nsqd = shared_daemons.make("backoff"), shared_daemons.nsqds[0]
-    async with tapped(nsqd) as [tap], consumer_of([tap], topic, **BACKOFF) as consumer:
-        publish(nsqd, topic, "x")
-        began = asyncio.get_running_loop().time()
-        (await anext(consumer)).requeue(0)
-        (await anext(consumer)).requeue(0)
-        assert consumer.backoff_level == 2
-        (await anext(consumer)).finish()
-        assert consumer.backoff_level == 1
-        assert asyncio.get_running_loop().time() - began > 0.02 * 2 + 0.02 * 4
-        publish(nsqd, topic, "y")
-        (await anext(consumer)).finish()
-        await until(lambda: len(tap.lines(b"FIN")) == 2)
-
-        assert flow_commands(tap) == [
-            *(b"RDY 10", b"RDY 0", b"REQ"),
-            *(b"RDY 1", b"RDY 0", b"REQ"),
-            *(b"RDY 1", b"RDY 0", b"FIN"),
-            *(b"RDY 1", b"RDY 10", b"FIN"),
-        ]
-
-
-async def test_one_result_counts_a_block(shared_daemons: SharedDaemons) -> None:
-    """Of messages that fail together only one counts; a success during the block does not count."""
-    topic, nsqd = shared_daemons.make("together"), shared_daemons.nsqds[0]
-    async with tapped(nsqd) as [tap], consumer_of([tap], topic, **BACKOFF) as consumer:
-        publish(nsqd, topic, *map(str, range(5)))
-        held = [await anext(consumer) for _ in range(5)]
-        for message in held[:4]:
-            message.requeue(60)
-        held[4].finish()
-        assert consumer.backoff_level == 1
-        await until(lambda: tap.ready == 1)
-        assert counts(tap) == [10, 0, 1]
-
-
-async def test_a_requeue_without_backoff_starts_no_block(shared_daemons: SharedDaemons) -> None:
-    """A requeue without backoff starts no block; in the probe it repeats one of the same length."""
-    topic, nsqd = shared_daemons.make("neutral"), shared_daemons.nsqds[0]
-    async with tapped(nsqd) as [tap], consumer_of([tap], topic, **BACKOFF) as consumer:
-        publish(nsqd, topic, "x")
-        (await anext(consumer)).requeue(0, backoff=False)
-        message = await anext(consumer)
-        assert (consumer.backoff_level, counts(tap)) == (0, [10])
-        message.requeue(0)
-        (await anext(consumer)).requeue(0, backoff=False)
-        assert consumer.backoff_level == 1
-        (await anext(consumer)).finish()
-        await until(lambda: counts(tap) == [10, 0, 1, 0, 1, 10])
-
-
-async def test_backoff_can_be_switched_off(shared_daemons: SharedDaemons) -> None:
-    """With `max_backoff_duration` 0, failures do not change RDY."""
-    topic, nsqd = shared_daemons.make("fearless"), shared_daemons.nsqds[0]
-    options = {"max_backoff_duration": 0.0}
-    async with tapped(nsqd) as [tap], consumer_of([tap], topic, **options) as consumer:
-        publish(nsqd, topic, "x")
-        (await anext(consumer)).requeue(0)
-        (await anext(consumer)).finish()
-        await until(lambda: tap.lines(b"FIN"))
-        assert flow_commands(tap) == [b"RDY 10", b"REQ", b"FIN"]
-
-
 async def test_backoff_outlives_the_last_connection(shared_daemons: SharedDaemons) -> None:
     """If the only connection is lost during the block, it is reconnected with RDY 1."""
     topic, nsqd = shared_daemons.make("alone"), shared_daemons.nsqds[0]
@@ -200,24 +113,6 @@ async def test_backoff_outlives_the_last_connection(shared_daemons: SharedDaemon
         await until(lambda: tap.ready == 1)
         (await anext(consumer)).finish()
         await until(lambda: counts(tap) == [1, 10])
-
-
-async def test_a_lost_probe_is_replaced(shared_daemons: SharedDaemons) -> None:
-    """If the connection that probes with RDY 1 is lost, another gets the RDY 1 immediately."""
-    topic = shared_daemons.make("probe")
-    publish(shared_daemons.nsqds[0], topic, "x")
-    async with (
-        tapped(*shared_daemons.nsqds) as taps,
-        consumer_of(taps, topic, **BACKOFF) as consumer,
-    ):
-        await until(lambda: len(consumer.connections) == 2)
-        (await anext(consumer)).requeue(60)
-        await until(lambda: sorted(ready(taps)) == [0, 1])
-        probe = ready(taps).index(1)
-        other = taps[1 - probe]
-        other.script.clear()
-        taps[probe].abort_all()
-        await until(lambda: counts(other) == [1])
 
 
 async def test_an_idle_probe_moves_on(shared_daemons: SharedDaemons) -> None:
