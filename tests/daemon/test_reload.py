@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from sparq.daemon.options import LoggingOptions
-from sparq.daemon.reload import read_again, take
+from sparq.daemon.reload import new_value, read_again, take
 from sparq.options.declare import flags_of, option
 from sparq.options.mistakes import Mistake
 
@@ -97,3 +97,13 @@ def test_values_are_shown_as_help_shows_them() -> None:
     assert "1" == flags["size"].shown(flags["size"].value(Options()))
     assert '"info"' == flags["log_level"].shown(20)
     assert ["", ""] == [flags[name].shown(flags[name].default) for name in ("peers", "log_prefix")]
+
+
+def test_a_value_over_http_is_a_level_or_a_list_of_texts() -> None:
+    """Addresses keep their order, and null means none; anything else is refused."""
+    assert ("b:1", "a:2") == new_value("nsqlookupd_tcp_addresses", b' ["b:1", "a:2"] ')
+    assert () == new_value("nsqlookupd_tcp_addresses", b"null")
+    assert logging.WARNING == new_value("log_level", b"Warn")
+    for name, body in (("addresses", b"[" * 100_000), ("addresses", b"[1]"), ("log_level", b"x")):
+        with pytest.raises(ValueError, match=r"not a list|log level must be"):
+            new_value(name, body)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.daemon.http import HttpError
-from sparq.nsqd.config import NOT_IN_GO, read_addresses
+from sparq.nsqd.config import NOT_IN_GO
 from sparq.nsqd.options import NsqdOptions
 from sparq.options.declare import flags_of
 from tests.nsqd.daemon import Daemon, start, stop
@@ -97,10 +96,3 @@ async def test_passwords_in_urls_are_hidden(tmp_path: Path) -> None:
     await stop(nsqd)
 
     assert answer == (200, b'["http://127.0.0.1:1/auth"]')
-
-
-def test_addresses_are_a_list_of_text() -> None:
-    """The addresses keep their order; a body that is no list of texts is refused."""
-    assert read_addresses(b' ["b:1", "a:2"] ') == ["b:1", "a:2"]
-    with pytest.raises(HttpError):
-        read_addresses(b"[" * 100_000)

@@ -1,4 +1,4 @@
-"""SIGHUP for any daemon: read the configuration file again and apply the options that may change.
+"""Options that change while a daemon runs: at SIGHUP, from its file, and over HTTP (`/config`).
 
 1. If the file cannot be read, nothing changes; the log says why.
 2. For each changed option the log says whether it is in force or needs a restart.
@@ -7,19 +7,41 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sparq.daemon.options import LoggingOptions
 from sparq.options.declare import differing, replaced
 from sparq.options.mistakes import Mistake
-from sparq.program.logging import chosen_level, set_level
+from sparq.program.logging import LEVEL, LEVELS, chosen_level, set_level
 
 T = TypeVar("T")
 
+LEVEL_NUMBERS = {level: number for number, level in enumerate(LEVELS.values(), 1)}
+"""The levels as Go's programs show them."""
+
 logger = logging.getLogger(__name__)
+
+
+def new_value(name: str, body: bytes) -> Any:
+    """Read the body of `PUT /config/NAME`: a level's name, or a list of addresses; null: none.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    with suppress(RecursionError):
+        if name == "log_level":
+            return LEVEL.parse(body.decode())
+        found = json.loads(body)
+        if found is None:
+            return ()
+        if isinstance(found, list) and all(isinstance(text, str) for text in found):
+            return tuple(found)
+    raise ValueError("not a list of texts")
 
 
 def read_again(read: Callable[[], T]) -> T | None:

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 from sparq.cluster import cluster_stats
 from sparq.cluster.fleet import Gathered
 from sparq.daemon.http import JSON, Call, Content, HttpError, Route
+from sparq.daemon.reload import LEVEL_NUMBERS, new_value
 from sparq.daemon.token import hidden, public
 from sparq.nsqadmin.actions import ActionRequest
 from sparq.nsqadmin.graphite import Graphite
@@ -30,7 +31,6 @@ from sparq.nsqadmin.services import Services
 from sparq.options.declare import flags_of, replaced
 from sparq.options.units import SECOND
 from sparq.program import logging as log_lines
-from sparq.program.logging import LEVEL, LEVELS
 from sparq.protocol.names import is_valid_name
 
 T = TypeVar("T")
@@ -42,9 +42,8 @@ LOOKUPDS: Final = "nsqlookupd_http_addresses"
 _FLAGS: Final = {flag.key: flag for flag in flags_of(NsqadminOptions) if flag.key != "verbose"}
 """Flags by NSQ's names, without `verbose`, which Go's nsqadmin does not show."""
 
-_LEVEL_NUMBERS = {level: number for number, level in enumerate(LEVELS.values(), 1)}
 _SHOWN: dict[str, Callable[[Any], Any]] = {
-    "log_level": _LEVEL_NUMBERS.__getitem__,
+    "log_level": LEVEL_NUMBERS.__getitem__,
     "upstream_token": hidden,
     "graphite_url": public,
     "notification_http_endpoint": public,
@@ -282,14 +281,14 @@ async def _set_option(services: Services, call: Call) -> Any:
         raise HttpError(400, "INVALID_OPTION")
     try:
         if name == LOOKUPDS:
-            addresses = _addresses(body)
+            addresses = new_value(name, body)
             services.fleet.set_lookupds(addresses)
             services.options = replaced(services.options, {"lookupd_http_addresses": addresses})
         else:
-            level = LEVEL.parse(body.decode())
+            level = new_value(name, body)
             log_lines.set_level(level)
             services.options = replaced(services.options, {"log.level": level})
-    except (ValueError, RecursionError):
+    except ValueError:
         raise HttpError(400, "INVALID_VALUE") from None
     value = _value(services.options, name)
     logger.warning("HTTP: %s is now %s", name, value)
@@ -308,12 +307,3 @@ def _value(options: NsqadminOptions, name: str) -> Any:
         raise HttpError(400, "INVALID_OPTION")
     value = _FLAGS[name].value(options)
     return _SHOWN[name](value) if name in _SHOWN else value
-
-
-def _addresses(body: bytes) -> tuple[str, ...]:
-    """Read a JSON list of addresses; null is an empty list. Raises ValueError or RecursionError."""
-    found = json.loads(body)
-    found = [] if found is None else found
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-        raise ValueError("not a list of strings")
-    return tuple(found)

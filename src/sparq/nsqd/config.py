@@ -8,14 +8,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sparq.daemon.http import JSON, Call, Content, HttpError, Route
+from sparq.daemon.reload import LEVEL_NUMBERS, new_value
 from sparq.daemon.token import hidden, public
 from sparq.options.declare import flags_of
-from sparq.program.logging import LEVEL, LEVELS
 from sparq.wire.layers import TLS_VERSIONS
 
 if TYPE_CHECKING:
@@ -24,11 +23,10 @@ if TYPE_CHECKING:
 
 PATH = "/config/:opt"
 
-_LEVEL_NUMBERS = {level: number for number, level in enumerate(LEVELS.values(), 1)}
 _TLS_REQUIRED = {"false": 0, "true": 1, "tcp-https": 2}
 
 _SHOWN: dict[str, Callable[[Any], Any]] = {
-    "log_level": _LEVEL_NUMBERS.__getitem__,
+    "log_level": LEVEL_NUMBERS.__getitem__,
     "tls_required": _TLS_REQUIRED.__getitem__,
     "tls_min_version": lambda name: TLS_VERSIONS[name].value,
     "http_token": hidden,
@@ -65,16 +63,18 @@ class ConfigRoutes:
         # As in NSQ, an empty body gets 413, too.
         if not body:
             raise HttpError(413, "INVALID_VALUE")
-        if name == "log_level":
-            self._reloader.set_log_level(read_level(body))
-        elif name == "nsqlookupd_tcp_addresses":
-            addresses = read_addresses(body)
-            self._reloader.set_lookupd_addresses(addresses or [])
-            if addresses is None:  # as in Go, where no list differs from an empty one
-                return Content(b"null", JSON)
-        else:
+        if name not in ("log_level", "nsqlookupd_tcp_addresses"):
             raise HttpError(400, "INVALID_OPTION")
-        return self._value(name)
+        try:
+            value = new_value(name, body)
+        except ValueError:
+            raise HttpError(400, "INVALID_VALUE") from None
+        if name == "log_level":
+            self._reloader.set_log_level(value)
+        else:
+            self._reloader.set_lookupd_addresses(value)
+        # As in Go, where no list differs from an empty one.
+        return Content(b"null", JSON) if body.strip() == b"null" else self._value(name)
 
     def _value(self, name: str) -> Any:
         flag = self._flags.get(name)
@@ -90,33 +90,3 @@ class ConfigRoutes:
             "broadcast_tcp_port": options.lookupd.broadcast_tcp_port or nsqd.tcp_port,
             "broadcast_http_port": options.lookupd.broadcast_http_port or nsqd.http_port,
         }
-
-
-def read_level(body: bytes) -> int:
-    """Return the level that a word names.
-
-    Raises:
-        HttpError: 400 INVALID_VALUE, the word is not a level.
-    """
-    try:
-        level: int = LEVEL.parse(body.decode())
-    except ValueError:
-        raise HttpError(400, "INVALID_VALUE") from None
-    return level
-
-
-def read_addresses(body: bytes) -> list[str] | None:
-    """Read a JSON list of `host:port`, or null.
-
-    Raises:
-        HttpError: 400 INVALID_VALUE, the body is neither null nor a JSON list of strings.
-    """
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        raise HttpError(400, "INVALID_VALUE") from None
-    if found is None:
-        return None
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-        raise HttpError(400, "INVALID_VALUE")
-    return found

@@ -109,6 +109,7 @@ def read(
     flags: Iterable[Flag],
     page: Callable[[str], str] = str,
     *,
+    takes_file: bool = True,
     takes_words: bool = False,
 ) -> Given:
     """Read a command line.
@@ -116,15 +117,17 @@ def read(
     Args:
         program: the name to use in sentences about mistakes.
         arguments: the command line without the program name; None: that of the process.
-        flags: the flags that the program has besides `--help` and `--version`.
+        flags: the program's own flags.
         page: makes what `--help` prints of the page about the flags.
+        takes_file: whether there is a `--config` flag.
         takes_words: see `split`.
 
     Raises:
         Mistake: a flag is unknown, malformed or lacks its value.
         SystemExit: after `--help` and `--version`, whose text has been written.
     """
-    known = {flag.name: flag for flag in (*flags, HELP, VERSION)}
+    always = (CONFIG, HELP, VERSION) if takes_file else (HELP, VERSION)
+    known = {flag.name: flag for flag in (*flags, *always)}
     given = sys.argv[1:] if arguments is None else arguments
     texts, words = split(program, given, known, takes_words=takes_words)
     asked = _values([each for each in texts if each[0] in (HELP, VERSION)])
@@ -326,7 +329,7 @@ def parse(
     """
     flags = flags_of(options_class)
     try:
-        given = read(program, arguments, [*flags, CONFIG] if takes_file else flags)
+        given = read(program, arguments, flags, takes_file=takes_file)
         options, tolerated = combined(options_class, flags, given)
     except Mistake as error:
         raise end(program, str(error), is_daemon=takes_file) from None
@@ -342,7 +345,7 @@ def parse_again(options_class: type[T], program: str, arguments: Sequence[str]) 
         Mistake: the file cannot be used; the text is one sentence.
     """
     flags = flags_of(options_class)
-    return combined(options_class, flags, read(program, arguments, [*flags, CONFIG]))[0]
+    return combined(options_class, flags, read(program, arguments, flags))[0]
 
 
 def combined(options_class: type[T], flags: Sequence[Flag], given: Given) -> tuple[T, list[str]]:

@@ -83,7 +83,9 @@ def read(
     known = flags_of(verb.options)
     own_page = partial(_page, program, name, verb)
     try:
-        given = flags.read(whole, arguments[1:], known, own_page, takes_words=True)
+        given = flags.read(
+            *(whole, arguments[1:], known, own_page), takes_file=False, takes_words=True
+        )
         options, _ = flags.combined(verb.options, known, given)
         if not verb.least <= len(given.words) <= verb.most:
             words = " ".join(map(shown, given.words[:5])) or "nothing"
