@@ -11,38 +11,28 @@ from sparq.cluster.upstream import Upstream, UpstreamError
 from tests.cluster.peers import NSQD, answer, peer
 
 
-def test_a_status_is_read_without_its_malformed_parts() -> None:
-    """Texts are read as one line; entries without valid names are dropped."""
+def test_a_status_is_read() -> None:
+    """What an nsqd omits is 0 or empty; `held_up` has what no consumer can process."""
     left = [
         {"topic": "t", "channel": "c", "depth": 4, "in_flight": 2, "held_up": "paused"},
-        {"topic": "t", "deferred": 1},
-        {"topic": "no topic", "channel": "c", "depth": 1},
-        {"topic": "t", "channel": "no/channel", "depth": 1},
-        {"topic": "t", "channel": 3},
-        "text",
+        {"topic": "t", "channel": None, "deferred": 1, "held_up": None},
     ]
-    document = {
-        "draining": True,
-        "by": "ops\n",
-        "exit": 1,
-        "depth": 5,
-        "in_flight": 2,
-    }
+    document = {"draining": True, "by": "ops", "since": None, "depth": 5, "in_flight": 2}
     found = draining.read({**document, "empty": True, "left": left})
 
     assert [NodeRemainder("t", "c", 6, "paused"), NodeRemainder("t", "", 1, "")] == found.left
     assert ["t/c", "t"] == [one.name for one in found.left]
     assert found.left[:1] == found.held_up
     assert (True, False, True) == (found.draining, found.exit, found.empty)
-    assert ("ops ", 7, 0) == (found.by, found.messages, found.topics)
+    assert ("ops", 7, 0) == (found.by, found.messages, found.topics)
 
 
 @pytest.mark.parametrize("figure", [-1, 10**30, 1.5, "3", None, True, float("inf")])
 def test_a_number_that_no_nsqd_can_have_is_named(figure: Any) -> None:
     """It is not counted as 0: a node with messages left would seem to be empty."""
-    with pytest.raises(ValueError, match="depth is no possible number"):
+    with pytest.raises(ValueError, match="depth"):
         draining.read({"draining": True, "depth": figure})
-    with pytest.raises(ValueError, match="in_flight is no possible number"):
+    with pytest.raises(ValueError, match="in_flight"):
         draining.read({"draining": True, "left": [{"topic": "t", "in_flight": figure}]})
 
 
@@ -53,7 +43,13 @@ def test_a_long_list_is_cut() -> None:
     assert LEFT_MAX == len(draining.read({"draining": True, "left": left}).left)
 
 
-@pytest.mark.parametrize("document", [[], "text", None, {}, {"draining": 1}])
+@pytest.mark.parametrize(
+    "document",
+    [
+        *([], "text", None, {}, {"draining": 1}, {"draining": True, "by": "o\n"}),
+        *({"draining": True, "left": [one]} for one in ({"topic": "no topic"}, {"topic": 3}, "t")),
+    ],
+)
 async def test_an_answer_that_is_no_drain_status_raises(upstream: Upstream, document: Any) -> None:
     """An answer that is no drain status raises an error."""
     with pytest.raises(ValueError, match="not a drain status"):

@@ -9,7 +9,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from sparq.daemon.http import HttpError
-from sparq.nsqadmin.access.roles import ACTION_ROLES, Role
+from sparq.nsqadmin.access import ACTION_ROLES, Role
 from sparq.nsqadmin.actions import DOING, OF_NODE, OF_POLICIES, TYPED, ActionRequest
 from tests.nsqadmin.cluster import Admin, Cluster, admin, free_address, topics_paused
 

@@ -5,23 +5,22 @@ Go's nsqd has no drain: the request fails there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+from msgspec import Struct, structs
+
 from sparq.cluster.actions import Report, places_of
+from sparq.cluster.figures import Amount, Line, Name
 from sparq.cluster.fleet import Fleet
-from sparq.cluster.nodes import Node, is_name
+from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
-from sparq.protocol.names import one_line
 
 PATH: Final = "/drain"
 LEFT_MAX: Final = 1000
-COUNT_MAX: Final = 1 << 53
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRemainder:
+class NodeRemainder(Struct, frozen=True, forbid_unknown_fields=True):
     """The messages left in a channel of a node, or in a topic.
 
     Attributes:
@@ -41,8 +40,7 @@ class NodeRemainder:
         return f"{self.topic}/{self.channel}" if self.channel else self.topic
 
 
-@dataclass(frozen=True, slots=True)
-class DrainProgress:
+class DrainProgress(Struct, frozen=True, forbid_unknown_fields=True):
     """The progress of an nsqd's drain.
 
     Attributes:
@@ -65,7 +63,7 @@ class DrainProgress:
     depth: int = 0
     in_flight: int = 0
     deferred: int = 0
-    left: list[NodeRemainder] = field(default_factory=list)
+    left: list[NodeRemainder] = []
 
     @property
     def messages(self) -> int:
@@ -78,51 +76,42 @@ class DrainProgress:
         return [one for one in self.left if one.held_up]
 
 
+class _Remainder(Struct):
+    topic: Name
+    channel: Name | None = None
+    depth: Amount = 0
+    in_flight: Amount = 0
+    deferred: Amount = 0
+    held_up: Line | None = None
+
+
+class _Answer(Struct):
+    draining: bool
+    since: Line | None = None
+    by: Line | None = None
+    exit: bool = False
+    empty: bool = False
+    refused: Amount = 0
+    topics: Amount = 0
+    channels: Amount = 0
+    depth: Amount = 0
+    in_flight: Amount = 0
+    deferred: Amount = 0
+    left: list[_Remainder] = []
+
+
 def read(answer: Any) -> DrainProgress:
-    """Parse an answer of `/drain`, without malformed entries.
-
-    Raises:
-        ValueError: it is not one, or a number in it is none that an nsqd can have.
-    """
-    if not isinstance(answer, dict) or not isinstance(answer.get("draining"), bool):
-        raise ValueError("answer is not a drain status")
-    counts = ("refused", "topics", "channels", "depth", "in_flight", "deferred")
-    return DrainProgress(
-        draining=answer["draining"],
-        since=_text(answer, "since"),
-        by=_text(answer, "by"),
-        exit=answer.get("exit") is True,
-        empty=answer.get("empty") is True,
-        left=_left(answer.get("left")),
-        **{name: _count(answer, name) for name in counts},
-    )
-
-
-def _left(listed: Any) -> list[NodeRemainder]:
-    entries = listed[:LEFT_MAX] if isinstance(listed, list) else ()
-    found = []
-    for one in entries:
-        if not isinstance(one, dict):
-            continue
-        topic, channel = one.get("topic"), one.get("channel") or ""
-        is_named = isinstance(topic, str) and is_name(topic) and isinstance(channel, str)
-        if not is_named or (channel and not is_name(channel)):
-            continue
-        messages = sum(_count(one, name) for name in ("depth", "in_flight", "deferred"))
-        found.append(NodeRemainder(str(topic), channel, messages, _text(one, "held_up")))
-    return found
-
-
-def _text(answer: Mapping[str, Any], key: str) -> str:
-    value = answer.get(key)
-    return one_line(value) if isinstance(value, str) else ""
-
-
-def _count(answer: Mapping[str, Any], key: str) -> int:
-    value = answer.get(key, 0)
-    if type(value) is not int or not 0 <= value <= COUNT_MAX:
-        raise ValueError(f"unreadable drain status: {key} is no possible number")
-    return value
+    """Parse an answer of `/drain`. Raises ValueError: it is none that an nsqd can send."""
+    try:
+        found = msgspec.convert(answer, _Answer)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"answer is not a drain status: {error}") from None
+    left = []
+    for one in found.left[:LEFT_MAX]:
+        messages = one.depth + one.in_flight + one.deferred
+        left.append(NodeRemainder(one.topic, one.channel or "", messages, one.held_up or ""))
+    told = structs.asdict(found)
+    return DrainProgress(**{**told, "since": found.since or "", "by": found.by or "", "left": left})
 
 
 async def progress(fleet: Fleet, node: Node) -> DrainProgress:

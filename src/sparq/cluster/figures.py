@@ -46,6 +46,12 @@ DELIVERY: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg
 Count = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """An integer of 64 bits, as all of NSQ's are."""
 
+Name = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[.a-zA-Z0-9_-]+(#ephemeral)?\Z")]
+"""A name that NSQ allows (`protocol.names`)."""
+
+Line = Annotated[str, msgspec.Meta(max_length=1000, pattern=r"^[^\x00-\x1f\x7f-\x9f]*\Z")]
+"""A text of one line, without control characters."""
+
 Amount = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Moment = Annotated[int, msgspec.Meta(ge=0, le=SECONDS_MAX)]
 Age = Annotated[float, msgspec.Meta(ge=-SECONDS_MAX, le=SECONDS_MAX)]
@@ -110,47 +116,28 @@ class Client(msgspec.Struct, gc=False):
 
 
 class _Queue(msgspec.Struct, gc=False, kw_only=True):
-    """What topics and channels have in common; counters count since the nsqd's start."""
+    """What topics and channels have in common; counters count since the nsqd's start.
+
+    Attributes:
+        finish_count: -1: not reported, as by Go's nsqd (`finished`).
+    """
 
     depth: Count = 0
     backend_depth: Count = 0
+    in_flight_count: Count = 0
+    deferred_count: Count = 0
     message_count: Count = 0
     message_bytes: Count = 0
+    requeue_count: Count = 0
+    timeout_count: Count = 0
+    finish_count: Count = -1
+    client_count: Count = 0
+    ready_count: Count = 0
     zone_local_msg_count: Count = 0
     region_local_msg_count: Count = 0
     global_msg_count: Count = 0
     paused: bool = False
     e2e_processing_latency: LatencyFigures | None = None
-
-    @property
-    def left(self) -> int:
-        """Messages waiting, in flight or deferred."""
-        return self.depth
-
-
-class ChannelFigures(_Queue, gc=False, kw_only=True):
-    """A channel at one nsqd.
-
-    Attributes:
-        finish_count: -1: not reported, as by Go's nsqd (`finished`).
-        oldest_waiting_seconds: age of the oldest waiting message; None: not reported, as by Go's
-            nsqd (from `decode` also: none waits).
-        range_reader: address of the range reader that holds it; it is no client.
-    """
-
-    channel_name: str
-    in_flight_count: Count = 0
-    deferred_count: Count = 0
-    requeue_count: Count = 0
-    timeout_count: Count = 0
-    client_count: Count = 0
-    clients: list[Client] | None = None
-    finish_count: Count = -1
-    ready_count: Count = 0
-    oldest_waiting_seconds: Age | None = None
-    range_reader: str | None = None
-    range_query: str | None = None
-    range_commit_seconds: Age | None = None
 
     @property
     def finished(self) -> int:
@@ -163,6 +150,23 @@ class ChannelFigures(_Queue, gc=False, kw_only=True):
     def left(self) -> int:
         """Messages waiting, in flight or deferred."""
         return self.depth + self.in_flight_count + self.deferred_count
+
+
+class ChannelFigures(_Queue, gc=False, kw_only=True):
+    """A channel at one nsqd.
+
+    Attributes:
+        oldest_waiting_seconds: age of the oldest waiting message; None: not reported, as by Go's
+            nsqd (from `decode` also: none waits).
+        range_reader: address of the range reader that holds it; it is no client.
+    """
+
+    channel_name: str
+    clients: list[Client] | None = None
+    oldest_waiting_seconds: Age | None = None
+    range_reader: str | None = None
+    range_query: str | None = None
+    range_commit_seconds: Age | None = None
 
 
 class TopicFigures(_Queue, gc=False, kw_only=True):
@@ -300,10 +304,21 @@ class SeekResult(msgspec.Struct, gc=False):
     older_are_gone: bool = False
 
 
-class PoliciesResult(msgspec.Struct, gc=False):
-    """How many settings of topics and channels change at one nsqd."""
+class PolicyChange(msgspec.Struct):
+    """A setting of a topic or channel that changes at one nsqd."""
+
+    topic: str
+    channel: str | None = None
+    setting: str = ""
+    before: int | str = ""
+    after: int | str = ""
+
+
+class PoliciesResult(msgspec.Struct):
+    """How many settings of topics and channels change at one nsqd, and the first changes."""
 
     changed: Amount = 0
+    changes: list[PolicyChange] = []
 
 
 def seek_result(answer: Any) -> SeekResult:

@@ -13,7 +13,10 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
+
+import msgspec
+from msgspec import Struct
 
 from sparq.cluster.actions import IDS_MAX
 from sparq.cluster.fleet import Fleet
@@ -23,6 +26,16 @@ from sparq.cluster.upstream import UpstreamError
 STEP: Final = "/message/redrive"
 ROUNDS_A_SECOND: Final = 10
 """Maximum requests per second to an nsqd when there is a rate: spreads the letters evenly."""
+
+
+class _Refusal(Struct):
+    why: str = ""
+
+
+class _Answer(Struct):
+    done: list[str] = []
+    refused: list[_Refusal] = []
+    next: str | None = None
 
 
 @dataclass(slots=True)
@@ -66,11 +79,15 @@ async def redrive(
         some = {"count": str(min(most, progress.left))} | ({"after": after} if after else {})
         try:
             answer = await fleet.post(node, STEP, b"", **query, **some)
-        except UpstreamError as error:
-            progress.error = error.reason
+            told = msgspec.convert(answer or {}, _Answer)
+        except (UpstreamError, msgspec.ValidationError) as error:
+            progress.error = getattr(error, "reason", f"unreadable answer: {error}")
             yield progress
             return
-        after = _take(progress, answer)
+        progress.done += len(told.done)
+        progress.refused.update(one.why for one in told.refused)
+        # An nsqd that names a next place without any letter would be asked forever.
+        after = told.next if told.done or told.refused else None
         yield progress
         if after is None:
             return
@@ -79,20 +96,3 @@ async def redrive(
             # Counted from the start: a fixed pause after each request would add to the time that
             # the request takes, and the rate would not be reached.
             await asyncio.sleep(max(0.0, began + processed / rate - time.monotonic()))
-
-
-def _take(progress: RedriveProgress, answer: Any) -> str | None:
-    """Count an answer's letters; returns where the next request begins, None at the end."""
-    report = answer if isinstance(answer, dict) else {}
-    done = [one for one in _listed(report, "done") if isinstance(one, str)]
-    refused = [one for one in _listed(report, "refused") if isinstance(one, dict)]
-    progress.done += len(done)
-    progress.refused.update(str(one.get("why", ""))[:200] for one in refused)
-    following = report.get("next")
-    # An nsqd that names a next place without any letter would be asked forever.
-    return following if isinstance(following, str) and (done or refused) else None
-
-
-def _listed(answer: dict[str, Any], key: str) -> list[Any]:
-    found = answer.get(key)
-    return found if isinstance(found, list) else []

@@ -11,12 +11,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
-from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
 
-from sparq.cluster.figures import ChannelFigures, NsqdFigures, TopicFigures, channel_state, lag_of
+import numpy as np
+from msgspec import Struct, structs
+
+from sparq.cluster.figures import ChannelFigures, NsqdFigures, channel_state, lag_of
+from sparq.cluster.nodes import is_name
 from sparq.protocol.names import one_line
 
 Key: TypeAlias = tuple[str, str]
@@ -27,8 +32,11 @@ NAMES_MAX: Final = 200_000
 """Maximum number of topics and channels; 1,000 topics with 10 channels each are 11,000."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
+class Row(Struct, gc=False, forbid_unknown_fields=True):
+    """A line of a list; filters search its `text`."""
+
+
+class Reader(Row):
     """The Spark query, or another range reader, that holds a channel.
 
     Attributes:
@@ -38,12 +46,11 @@ class Reader:
     """
 
     address: str
-    query: str = ""
-    commit_seconds: float | None = None
+    query: str
+    commit_seconds: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelRow:
+class ChannelRow(Row):
     """One channel over all nodes.
 
     Attributes:
@@ -89,7 +96,7 @@ class ChannelRow:
     growth: float | None
     unfinished_seconds: float
     nodes: int
-    reader: Reader | None = None
+    reader: Reader | None
 
     @property
     def text(self) -> str:
@@ -97,8 +104,7 @@ class ChannelRow:
         return f"{self.topic}/{self.channel}"
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRow:
+class TopicRow(Row):
     """One topic over all nodes.
 
     Attributes:
@@ -138,7 +144,7 @@ class TopicRow:
 RowT = TypeVar("RowT")
 
 
-class RowTable(Sequence[RowT], Generic[RowT]):
+class RowTable(list[RowT]):
     """Rows in the order of their keys.
 
     Attributes:
@@ -148,50 +154,138 @@ class RowTable(Sequence[RowT], Generic[RowT]):
     def __init__(self, rows: Mapping[Key, RowT]) -> None:
         self.keys = sorted(rows)
         self._rows = rows
-
-    def __len__(self) -> int:
-        """The number of rows."""
-        return len(self.keys)
-
-    def __getitem__(self, place: Any) -> Any:
-        """The row at this place."""
-        return self._rows[self.keys[place]]
+        super().__init__(map(rows.__getitem__, self.keys))
 
     def find(self, topic: str, channel: str = "") -> RowT | None:
         """The row of this name; None if there is none."""
         return self._rows.get((topic, channel))
 
 
-class NodeStats:
-    """An nsqd's figures at one moment.
+COUNTS: Final = {
+    "messages": "message_count",
+    "finished": "finished",
+    "requeued": "requeue_count",
+    "timed_out": "timeout_count",
+    "message_bytes": "message_bytes",
+    "depth": "depth",
+    "backend_depth": "backend_depth",
+    "in_flight": "in_flight_count",
+    "deferred": "deferred_count",
+    "clients": "client_count",
+    "ready": "ready_count",
+    "paused": "paused",
+}
+"""Figures of rows that are sums, and the figures that are summed; the first ones are counters."""
+
+RATES: Final = ("in_rate", "out_rate", "requeue_rate", "timeout_rate", "byte_rate")
+"""The rates of these counters."""
+
+INVALID: Final = " "
+"""A channel's name that NSQ does not allow, in place of "", which is the topic's own here."""
+
+COUNT_MAX: Final = 1 << 53
+"""Larger figures are cut, so that no sum overflows."""
+
+
+class NameList:
+    """The topics and channels of an answer. Equal answers share one: they are many, and large.
 
     Attributes:
-        figures: its `/stats`.
+        rows: the places of the valid ones in the answer, without duplicates.
+        keys: their names.
+        places: each topic's places in `keys`.
+        is_topic: for each key whether it is a topic's.
+    """
+
+    def __init__(self, told: tuple[Key, ...]) -> None:
+        first = {key: row for row, key in reversed([*enumerate(told)])}
+        valid = [key for key in first if is_name(key[0]) and (not key[1] or is_name(key[1]))]
+        valid.sort(key=first.__getitem__)
+        self.rows = np.array([first[key] for key in valid], np.int64)
+        self.keys = valid
+        self.places: dict[str, list[int]] = {}
+        for at, key in enumerate(valid):
+            self.places.setdefault(key[0], []).append(at)
+        self.is_topic = np.array([not key[1] for key in valid], np.bool_)
+
+
+_lists: WeakValueDictionary[tuple[Key, ...], NameList] = WeakValueDictionary()
+
+
+class NodeStats:
+    """An nsqd's figures at one moment, as columns: 20 nodes of 10,000 channels are 25 MB.
+
+    Attributes:
+        nsqd: its `/stats`, without topics.
         at_seconds: when they were queried, on the monotonic clock.
-        rows: its topics and channels by name, without duplicates.
+        names: its topics and channels.
+        counts: for each of them its `COUNTS`.
+        oldest: for each of them the age of its oldest waiting message; nan: unknown, as at Go's
+            nsqd.
+        readers: the range readers that hold channels.
     """
 
     def __init__(self, figures: NsqdFigures, at_seconds: float) -> None:
-        self.figures = figures
+        """`figures` may have been read by `figures.decode`: invalid names are left out here."""
+        self.nsqd = structs.replace(figures, listed=None)
         self.at_seconds = at_seconds
-        self.rows: dict[Key, Any] = {}
-        for topic in figures.topics:
-            self.rows.setdefault((topic.topic_name, ""), topic)
-            for channel in topic.channels:
-                self.rows.setdefault((topic.topic_name, channel.channel_name), channel)
+        topics = figures.topics
+        channels = [channel for topic in topics for channel in topic.channels]
+        keys = [(topic.topic_name, "") for topic in topics]
+        keys += [
+            (topic.topic_name, channel.channel_name or INVALID)
+            for topic in topics
+            for channel in topic.channels
+        ]
+        told = tuple(keys)
+        self.names = names = _lists.get(told) or _lists.setdefault(told, NameList(told))
+        rows = map(attrgetter(*COUNTS.values()), chain(topics, channels))
+        flat = np.fromiter(chain.from_iterable(rows), np.int64, len(told) * len(COUNTS))
+        self.counts = np.clip(flat.reshape(-1, len(COUNTS))[names.rows], 0, COUNT_MAX)
+        ages = [0.0] * len(topics) + [channel.oldest_waiting_seconds for channel in channels]
+        oldest = np.maximum(np.array(ages, np.float64)[names.rows], 0.0)
+        # sparq's nsqd reports null if no message waits.
+        self.oldest = oldest if figures.sparq_version is None else np.nan_to_num(oldest)
+        self._rates: tuple[float | None, Any] | None = None
+        self.readers = {
+            key: _reader(one)
+            for key, one in zip(keys[len(topics) :], channels, strict=True)
+            if one.range_reader
+        }
 
-    def seconds_since(self, base: NodeStats | None) -> float:
-        """The time since an earlier answer of the same process; 0: there is none."""
-        if base is None or base.figures.start_time != self.figures.start_time:
-            return 0.0
-        return max(0.0, self.at_seconds - base.at_seconds)
+    @property
+    def waiting(self) -> int:
+        """The number of waiting messages."""
+        return int(self.counts[:, [*COUNTS].index("depth")].sum())
+
+    def rates(self, base: NodeStats | None) -> Any:
+        """For each name its `RATES` since an earlier answer; nan: unknown."""
+        # Not the base itself, which would keep all earlier answers.
+        since = None if base is None else base.at_seconds
+        if self._rates is None or self._rates[0] != since:
+            self._rates = since, self._rates_since(base)
+        return self._rates[1]
+
+    def _rates_since(self, base: NodeStats | None) -> Any:
+        rates = np.full((len(self.counts), len(RATES)), math.nan)
+        seconds = 0.0 if base is None else self.at_seconds - base.at_seconds
+        # A restarted nsqd counts from 0.
+        if base is None or base.nsqd.start_time != self.nsqd.start_time or seconds <= 0:
+            return rates
+        here: Any = slice(None)
+        before: Any = here
+        if base.names is not self.names:
+            known = {key: at for at, key in enumerate(base.names.keys)}
+            before = np.array([known.get(key, -1) for key in self.names.keys], np.int64)
+            here = np.flatnonzero(before >= 0)
+            before = before[here]
+        grown = self.counts[here, : len(RATES)] - base.counts[before, : len(RATES)]
+        rates[here] = np.maximum(grown, 0) / seconds
+        return rates
 
 
 Answer: TypeAlias = tuple[NodeStats, NodeStats | None]
 """A node's figures, and the earlier ones from which its rates are computed."""
-
-_Part: TypeAlias = tuple[Any, Any, float]
-"""A topic or channel at one node, the same earlier, if known, and the seconds between them."""
 
 
 class ChannelPast:
@@ -206,82 +300,88 @@ class ChannelPast:
         return None
 
 
-def tables(
-    answers: Iterable[Answer], topic: str = "", past: ChannelPast | None = None
-) -> tuple[RowTable[TopicRow], RowTable[ChannelRow], int]:
-    """The topics and channels of some nodes, or one topic with its channels.
+class Tables(NamedTuple):
+    """The topics and channels of some nodes.
 
-    Returns:
-        The tables, and the number of names beyond `NAMES_MAX`, which are left out.
+    Attributes:
+        sums: their sums, as `sums_of` returns them.
+        left_out: the number of names beyond `NAMES_MAX`.
     """
-    parts: dict[Key, list[_Part]] = {}
-    left_out = set()
+
+    topics: RowTable[TopicRow]
+    channels: RowTable[ChannelRow]
+    sums: dict[str, Any]
+    left_out: int
+
+
+def tables(
+    answers: Iterable[Answer], topic: str | None = None, past: ChannelPast | None = None
+) -> Tables:
+    """The rows of some nodes' topics and channels, or of one topic with its channels."""
+    keys: dict[Key, int] = {}
+    numbered: dict[NameList, Any] = {}
+    parts = []
     for stats, base in answers:
-        seconds = stats.seconds_since(base)
-        before = base.rows if base is not None and seconds else {}
-        for key, own in stats.rows.items():
-            if topic and key[0] != topic:
-                continue
-            if key not in parts and len(parts) >= NAMES_MAX:
-                left_out.add(key)
-                continue
-            parts.setdefault(key, []).append((own, before.get(key), seconds))
-    paused = {
-        key[0] for key, some in parts.items() if not key[1] and any(p[0].paused for p in some)
-    }
+        names = stats.names
+        if names not in numbered:
+            here = range(len(names.keys)) if topic is None else names.places.get(topic, ())
+            numbers = [keys.setdefault(names.keys[at], len(keys)) for at in here]
+            both = np.array([here, numbers], np.int64)
+            numbered[names] = both[:, both[1] < NAMES_MAX]
+        parts.append((stats, stats.rates(base), *numbered[names]))
+    size = min(len(keys), NAMES_MAX)
+    counts, nodes = np.zeros((size, len(COUNTS)), np.int64), np.zeros(size, np.int64)
+    rates, oldest = np.full((size, len(RATES)), math.nan), np.zeros(size)
+    gos = np.zeros(size, np.bool_)
+    readers: dict[Key, Reader] = {}
+    for stats, grown, here, there in parts:
+        counts[there] += stats.counts[here]
+        nodes[there] += 1
+        oldest[there] = np.maximum(oldest[there], stats.oldest[here])  # unknown at one: unknown
+        sums = np.nan_to_num(rates[there]) + grown[here]
+        rates[there] = np.where(np.isnan(sums), rates[there], sums)
+        gos[there] |= stats.nsqd.sparq_version is None
+        readers = stats.readers | readers
+    ages = [None if math.isnan(age) else age for age in oldest.tolist()]
+    columns = counts.tolist(), _known(rates), nodes.tolist(), ages, gos.tolist()
+    rows = list(zip(keys, *columns, strict=False))
+    paused = {key[0] for key, count, *_ in rows if not key[1] and count[-1]}
+    past = past or ChannelPast()
     channels = {
-        key: _channel(key, some, key[0] in paused, past or ChannelPast())
-        for key, some in parts.items()
+        key: _channel(key, figures, readers.get(key), key[0] in paused, past)
+        for key, *figures in rows
         if key[1]
     }
     of_topic: dict[str, list[ChannelRow]] = {}
     for row in channels.values():
         of_topic.setdefault(row.topic, []).append(row)
     topics = {
-        key: _topic(key[0], some, of_topic.get(key[0], []))
-        for key, some in parts.items()
+        key: _topic(key[0], count, rate, number, of_topic.get(key[0], []))
+        for key, count, rate, number, *_ in rows
         if not key[1]
     }
-    return RowTable(topics), RowTable(channels), len(left_out)
+    is_topic = np.array([not key[1] for key, *_ in rows], np.bool_)
+    left_out = len(keys) - size
+    return Tables(RowTable(topics), RowTable(channels), sums_of(counts, rates, is_topic), left_out)
 
 
-_counts_of = attrgetter(
-    *("depth", "backend_depth", "in_flight_count", "deferred_count", "message_count"),
-    *("requeue_count", "timeout_count", "client_count", "ready_count", "finished"),
-)
-_counters_of = attrgetter("message_count", "finished", "requeue_count", "timeout_count")
-_topic_counts_of = attrgetter("depth", "backend_depth", "message_count", "message_bytes")
-_topic_counters_of = attrgetter("message_count", "message_bytes")
+def _known(rates: Any) -> list[list[float | None]]:
+    """Rates as lists; None: unknown."""
+    return [[None if math.isnan(rate) else rate for rate in row] for row in rates.tolist()]
 
 
-def _sums(parts: Iterable[_Part], of: Callable[[Any], tuple[int, ...]]) -> Iterator[int]:
-    """The sums of figures over nodes."""
-    return (max(0, sum(column)) for column in zip(*(of(own) for own, _, _ in parts), strict=True))
-
-
-def _rates(parts: Iterable[_Part], of: Callable[[Any], tuple[int, ...]]) -> list[float | None]:
-    """The sums of the rates of counters; None: unknown."""
-    known = [
-        [max(0, at - then) / seconds for at, then in zip(of(own), of(before), strict=True)]
-        for own, before, seconds in parts
-        if before is not None
-    ]
-    return [sum(column) for column in zip(*known, strict=True)] if known else [None] * 4
-
-
-def _channel(key: Key, parts: list[_Part], topic_paused: bool, past: ChannelPast) -> ChannelRow:
-    depth, backend, in_flight, deferred, messages, *more = _sums(parts, _counts_of)
-    requeued, timed_out, clients, ready, finished = more
-    in_rate, out_rate, requeue_rate, timeout_rate = _rates(parts, _counters_of)
-    channels: list[ChannelFigures] = [own for own, _, _ in parts]
+def _channel(
+    key: Key, figures: list[Any], reader: Reader | None, topic_paused: bool, past: ChannelPast
+) -> ChannelRow:
+    counts, rates, nodes, age, is_go = figures
+    messages, finished, requeued, timed_out, _, depth, backend, *others = counts
+    in_flight, deferred, clients, ready, paused = others
+    in_rate, out_rate, requeue_rate, timeout_rate, _ = rates
     unfinished = depth + in_flight
-    ages = [one.oldest_waiting_seconds for one in channels]
-    lag = lag_of(ages, unfinished, out_rate)
-    reader = next((_reader(one) for one in channels if one.range_reader), None)
+    lag = lag_of((age,), unfinished, out_rate)
     idle = past.idle_seconds(key, finished, unfinished)
-    paused = any(one.paused for one in channels)
     state: Any = channel_state(
-        paused=paused,
+        paused=bool(paused),
         clients=clients,
         readers=int(reader is not None),
         unfinished=unfinished,
@@ -306,19 +406,19 @@ def _channel(key: Key, parts: list[_Part], topic_paused: bool, past: ChannelPast
         requeued=requeued,
         timed_out=timed_out,
         clients=clients,
-        ready=ready if all(one.finish_count >= 0 for one in channels) else None,
-        paused=paused,
+        ready=None if is_go else ready,
+        paused=bool(paused),
         topic_paused=topic_paused,
         in_rate=in_rate,
         out_rate=out_rate,
         requeue_rate=requeue_rate,
         timeout_rate=timeout_rate,
         lag_seconds=None if math.isnan(lag) else lag,
-        lag_is_exact=None not in ages,
+        lag_is_exact=age is not None,
         clear_seconds=clear,
         growth=past.growth(key, depth),
         unfinished_seconds=idle,
-        nodes=len(parts),
+        nodes=nodes,
         reader=reader,
     )
 
@@ -329,10 +429,16 @@ def _reader(channel: ChannelFigures) -> Reader:
     return Reader(one_line(address), one_line(query), None if age is None else max(0.0, age))
 
 
-def _topic(name: str, parts: list[_Part], channels: list[ChannelRow]) -> TopicRow:
-    depth, backend, messages, size = _sums(parts, _topic_counts_of)
-    in_rate, byte_rate, *_ = _rates(parts, _topic_counters_of)
-    topics: list[TopicFigures] = [own for own, _, _ in parts]
+def _topic(
+    name: str,
+    counts: list[int],
+    rates: list[float | None],
+    nodes: int,
+    channels: Sequence[ChannelRow],
+) -> TopicRow:
+    messages, _, _, _, size, depth, backend, *_, paused = counts
+    out_rates = [row.out_rate for row in channels if row.out_rate is not None]
+    lags = [row.lag_seconds for row in channels if row.lag_seconds is not None]
     return TopicRow(
         topic=name,
         depth=depth,
@@ -345,44 +451,36 @@ def _topic(name: str, parts: list[_Part], channels: list[ChannelRow]) -> TopicRo
         message_bytes=size,
         clients=sum(row.clients for row in channels),
         channels=len(channels),
-        nodes=len(parts),
-        paused=any(one.paused for one in topics),
-        in_rate=in_rate,
-        byte_rate=byte_rate,
-        out_rate=total(row.out_rate for row in channels) if channels else None,
-        lag_seconds=max(
-            (x for row in channels if (x := row.lag_seconds) is not None), default=None
-        ),
+        nodes=nodes,
+        paused=bool(paused),
+        in_rate=rates[0],
+        byte_rate=rates[-1],
+        out_rate=sum(out_rates) if out_rates else None,
+        lag_seconds=max(lags, default=None),
     )
 
 
-def node_sums(*answers: Answer) -> dict[str, Any]:
-    """Sums over the topics and channels of a node, with the names of `TopicRow`."""
-    stats, base = answers[0] if answers else (NodeStats(NsqdFigures(), 0.0), None)
-    topics = {key: own for key, own in stats.rows.items() if not key[1]}
-    channels = {key: own for key, own in stats.rows.items() if key[1]}
-    seconds = stats.seconds_since(base)
+def sums_of(counts: Any, rates: Any, is_topic: Any) -> dict[str, Any]:
+    """Sums over topics and channels, named as in rows; unknown rates are left out of a sum.
 
-    def rate(rows: Mapping[Key, Any], counter: str) -> float | None:
-        before, of = base.rows if base is not None and seconds else {}, attrgetter(counter)
-        known = [max(0, of(own) - of(before[key])) for key, own in rows.items() if key in before]
-        return sum(known) / seconds if known or (seconds and not rows) else None
+    Args:
+        counts, rates: `COUNTS` and `RATES` by row.
+        is_topic: which rows are topics.
+    """
 
+    def of(rows: Any) -> dict[str, Any]:
+        sums = dict(zip(COUNTS, counts[rows].sum(axis=0).tolist(), strict=True))
+        for name, column in zip(RATES, rates[rows].T, strict=True):
+            known = column[~np.isnan(column)]
+            sums[name] = float(known.sum()) if len(known) or not len(column) else None
+        return sums
+
+    topics, channels = of(is_topic), of(~is_topic)
     return {
-        "topics": len(topics),
-        "channels": len(channels),
-        "waiting": sum(max(0, own.depth) for own in stats.rows.values()),
-        "in_flight": sum(own.in_flight_count for own in channels.values()),
-        "deferred": sum(own.deferred_count for own in channels.values()),
-        "clients": sum(own.client_count for own in channels.values()),
-        "messages": sum(own.message_count for own in topics.values()),
-        "in_rate": rate(topics, "message_count"),
-        "out_rate": rate(channels, "finished"),
+        "topics": int(is_topic.sum()),
+        "channels": int((~is_topic).sum()),
+        "waiting": topics["depth"] + channels["depth"],
+        **{name: topics[name] for name in ("messages", "in_rate", "byte_rate")},
+        **{name: channels[name] for name in ("in_flight", "deferred", "clients", "out_rate")},
+        **{name: channels[name] for name in ("requeue_rate", "timeout_rate")},
     }
-
-
-def total(rates: Iterable[float | None]) -> float | None:
-    """The sum of the known rates; None if there are rates but none is known."""
-    every = [*rates]
-    known = [rate for rate in every if rate is not None]
-    return sum(known) if known or not every else None

@@ -20,16 +20,14 @@ from typing import Any, Final, TypeVar
 from aiohttp import web
 
 from sparq.cluster import actions as cluster
-from sparq.cluster import draining
-from sparq.cluster.actions import Report
-from sparq.cluster.actions import StepOutcome as Step
+from sparq.cluster import draining, policies
+from sparq.cluster.actions import Report, StepOutcome
 from sparq.cluster.fleet import Fleet, UnknownNode
 from sparq.daemon.access.audit import AuditLog
 from sparq.daemon.access.audit_file import Outcome
+from sparq.daemon.access.roles import Role
 from sparq.daemon.http import HttpError
-from sparq.nsqadmin import policies
-from sparq.nsqadmin.access.access import AdminAccess
-from sparq.nsqadmin.access.roles import ACTION_ROLES, Identity, Role
+from sparq.nsqadmin.access import ACTION_ROLES, AdminAccess, Identity
 from sparq.nsqadmin.notify import Notifier
 from sparq.protocol.names import is_valid_name
 
@@ -55,7 +53,6 @@ OWN_STEPS: Final = ("message/", "channel/seek", "client/close", POLICIES, "drain
 """Beginnings of steps that Go's nsqd does not support."""
 
 ALWAYS_TOLD: Final = ("pause_", "unpause_", "empty_")
-CHANNEL: Final = "_channel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ class ActionRequest:
     """
 
     action: str
-    topic: str
+    topic: str = ""
     channel: str = ""
     node: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -168,27 +165,46 @@ class Actions:
         self._notifier.queue(request, order.action, channel=order.channel, **about)
 
 
-def error_of(step: Step) -> str:
+def error_of(step: StepOutcome) -> str:
     """Return why a step failed; a readable text if the node is a Go nsqd without this feature."""
     is_gos = step.step.startswith(OWN_STEPS) and policies.is_gos(step.error)
     return policies.GO_NODE if is_gos else step.error
 
 
+def _is_of_channel(order: ActionRequest) -> bool:
+    return order.action.endswith("_channel")
+
+
 def _mistake(order: ActionRequest, must_type: bool) -> str:
     """Return the error code of an invalid order; "" if it is valid."""
-    is_making = order.action.startswith("create_")
-    is_of_channel = order.action.endswith(CHANNEL)
-    typed_name = order.channel if is_of_channel else order.topic
+    is_valid: Callable[[str], bool] = is_valid_name if order.action.startswith("create_") else bool
+    typed_name = order.channel if _is_of_channel(order) else order.topic
     if order.action in OF_POLICIES:
         typed_name = POLICIES
     elif order.action in OF_NODE:
         return "" if order.node else "INVALID_ARGUMENT"
-    elif not order.topic or (is_making and not is_valid_name(order.topic)):
+    elif not is_valid(order.topic):
         return "INVALID_TOPIC"
-    elif is_of_channel and not (is_valid_name if is_making else bool)(order.channel):
+    elif _is_of_channel(order) and not is_valid(order.channel):
         return "INVALID_CHANNEL"
     is_wrong = must_type and order.action in TYPED and order.typed != typed_name
     return "NAME_NOT_TYPED" if is_wrong else ""
+
+
+def _create(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
+    return cluster.create(fleet, order.topic, order.channel if _is_of_channel(order) else "")
+
+
+def _change(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
+    channel = order.channel if _is_of_channel(order) else ""
+    return cluster.change(order.action.partition("_")[0], fleet, order.topic, channel)
+
+
+def _seek(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
+    to, may_skip = order.argument("to", str), order.argument("may_skip", bool, True)
+    nodes = order.argument("nodes", list, [])
+    of = (fleet, order.topic, order.channel, to)
+    return cluster.seek(*of, may_skip=may_skip, nodes=nodes)
 
 
 def _of_messages(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
@@ -204,24 +220,13 @@ def _of_messages(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
 def _set_policies(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
     if POLICIES not in order.arguments:
         raise ValueError("the document with the policies is missing")
-    return policies.put(fleet, order.document)
+    return policies.replace(fleet, order.document)
 
 
-Do = Callable[[Fleet, ActionRequest], Awaitable[Report]]
-
-DOING: Final[dict[str, Do]] = {
-    "create_topic": lambda fleet, order: cluster.create(fleet, order.topic),
-    "create_channel": lambda fleet, order: cluster.create(fleet, order.topic, order.channel),
-    **dict.fromkeys(
-        OF_TOPIC,
-        lambda fleet, order: cluster.change(order.action.partition("_")[0], fleet, order.topic),
-    ),
-    **dict.fromkeys(
-        OF_CHANNEL,
-        lambda fleet, order: cluster.change(
-            order.action.partition("_")[0], fleet, order.topic, order.channel
-        ),
-    ),
+DOING: Final[dict[str, Callable[[Fleet, ActionRequest], Awaitable[Report]]]] = {
+    "create_topic": _create,
+    "create_channel": _create,
+    **dict.fromkeys((*OF_TOPIC, *OF_CHANNEL), _change),
     TOMBSTONE: lambda fleet, order: cluster.tombstone(fleet, order.topic, order.node),
     "drain_node": lambda fleet, order: draining.begin(
         fleet, order.node, leave=order.argument("exit", bool, False)
@@ -230,18 +235,11 @@ DOING: Final[dict[str, Do]] = {
     "close_client": lambda fleet, order: cluster.close_client(
         fleet, order.node, order.argument("client", str)
     ),
-    "seek_channel": lambda fleet, order: cluster.seek(
-        fleet,
-        order.topic,
-        order.channel,
-        order.argument("to", str),
-        may_skip=order.argument("may_skip", bool, True),
-        nodes=order.argument("nodes", list, []),
-    ),
+    "seek_channel": _seek,
     "publish_message": lambda fleet, order: cluster.publish(
         fleet, order.topic, order.node, order.document
     ),
     "set_policies": _set_policies,
-    "drop_policies": lambda fleet, _order: policies.drop(fleet),
+    "drop_policies": lambda fleet, _: policies.drop(fleet),
     **dict.fromkeys(OF_MESSAGES, _of_messages),
 }

@@ -30,16 +30,15 @@ from sparq.daemon.address import Listener, listen
 from sparq.daemon.http import Call, Content, HttpError, Route, Site
 from sparq.daemon.prometheus_text import CONTENT_TYPE, Family, labels, process_registry
 from sparq.nsqadmin import api
-from sparq.nsqadmin.access.access import AdminAccess
-from sparq.nsqadmin.access.hosts import SECURE_HEADERS
-from sparq.nsqadmin.access.roles import right_of
+from sparq.nsqadmin.access import SECURE_HEADERS, AdminAccess, right_of
 from sparq.nsqadmin.actions import Actions
-from sparq.nsqadmin.messages.dead_letters import DeadLetterList
+from sparq.nsqadmin.dead_letters import DeadLetterList
 from sparq.nsqadmin.notify import Notifier
 from sparq.nsqadmin.options import NsqadminOptions, base_of, check
 from sparq.nsqadmin.pages import site as pages
 from sparq.nsqadmin.services import Services
-from sparq.nsqadmin.v2 import site as v2
+from sparq.nsqadmin.v2 import export  # noqa: F401 # adds its endpoint
+from sparq.nsqadmin.v2.routes import ENDPOINTS
 from sparq.nsqadmin.watch.watch import ClusterWatch
 from sparq.options.units import SECOND
 from sparq.program import lifecycle
@@ -150,7 +149,12 @@ def routes(services: Services) -> list[Route]:
         Route("POST", "/signin", lambda call: access.sign_in(call.request)),
         Route("POST", "/signout", lambda call: access.sign_out(call.request)),
     ]
-    found = [*own, *api.routes(services), *v2.routes(services), *pages.routes(services)]
+    found = [
+        *own,
+        *api.routes(services),
+        *(one.route(services) for one in ENDPOINTS),
+        *pages.routes(services),
+    ]
     return [_guarded(route, access) for route in found]
 
 

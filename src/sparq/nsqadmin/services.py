@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.upstream import Upstream
 from sparq.daemon.access.audit import AuditLog
-from sparq.nsqadmin.access.access import AdminAccess
+from sparq.nsqadmin.access import AdminAccess
 from sparq.nsqadmin.actions import Actions
-from sparq.nsqadmin.messages.dead_letters import DeadLetterList
+from sparq.nsqadmin.dead_letters import DeadLetterList
 from sparq.nsqadmin.options import NsqadminOptions, base_of
 from sparq.nsqadmin.watch.watch import ClusterWatch
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparq.nsqadmin.access.request import AccessRequest
-from sparq.nsqadmin.access.rules import AccessRules, Decision, Sessions
+from sparq.nsqadmin.access import AccessRequest, AccessRules, Decision, Sessions
 
 NOW = 1_800_000_000.0
 OUTSIDE = "192.0.2.7"

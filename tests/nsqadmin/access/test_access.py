@@ -15,8 +15,7 @@ from sparq.daemon import address
 from sparq.daemon.access import tokens
 from sparq.daemon.access.audit import AuditLog
 from sparq.daemon.http import HttpError, refusal
-from sparq.nsqadmin.access.access import AdminAccess
-from sparq.nsqadmin.access.roles import Role
+from sparq.nsqadmin.access import AdminAccess, Role
 from sparq.program.lifecycle import StartError
 from tests.nsqadmin.access.options import AccessOptions
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparq.nsqadmin.access.hosts import Hosts
-from sparq.nsqadmin.access.request import AccessRequest
+from sparq.nsqadmin.access import AccessRequest, Hosts
 
 READS = AccessRequest(hosts=("localhost:4171",))
 WRITES = replace(READS, method="POST", is_browsers=True, content_type="application/json")

@@ -8,7 +8,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
-from sparq.nsqadmin.access.request import AccessRequest, facts_of
+from sparq.nsqadmin.access import AccessRequest, facts_of
 
 
 def facts(

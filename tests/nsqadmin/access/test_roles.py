@@ -2,8 +2,8 @@
 
 import pytest
 
-from sparq.nsqadmin.access import roles
-from sparq.nsqadmin.access.roles import ACTION_ROLES, RIGHTS, Identity, Role, right_of
+from sparq.nsqadmin import access as roles
+from sparq.nsqadmin.access import ACTION_ROLES, RIGHTS, Identity, Role, right_of
 
 
 def test_administer_includes_operate_and_read_but_not_bodies() -> None:

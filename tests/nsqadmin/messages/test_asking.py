@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from sparq.cluster.fleet import Fleet
-from sparq.nsqadmin.messages.asking import Refused
-from sparq.nsqadmin.messages.peek import (
+from sparq.nsqadmin.messages import (
+    Refused,
     peek,
+    places_in,
+    seek_preview,
 )
-from sparq.nsqadmin.messages.places import places_in
-from sparq.nsqadmin.messages.times import seek_preview
 from tests.nsqadmin.fake import FakeNode
 from tests.nsqadmin.messages.conftest import Cluster, fill
 
@@ -36,9 +36,9 @@ async def test_go_nodes_are_listed_as_unable(cluster: Cluster) -> None:
         go.answer = {"version": "1.3.0", "health": "OK", "topics": [{"topic_name": "t"}]}
         both = Fleet(cluster.fleet.upstream, nsqds=[*cluster.fleet.nsqds, go.http])
         page = await peek(both, "t", "c")
-        assert (4, [go.http], None) == (len(page.messages), page.answers.unable, page.next)
+        assert (4, [go.http], None) == (len(page.messages), page.unable, page.next)
         preview = await seek_preview(both, "t", "c", "earliest")
-        assert (4, [go.http]) == (preview.waiting, preview.answers.unable)
+        assert (4, [go.http]) == (preview.waiting, preview.unable)
         assert not [each for each in go.requests if "seek" in each]
         alone = Fleet(cluster.fleet.upstream, nsqds=[go.http])
         with pytest.raises(Refused, match="NOT_SUPPORTED") as caught:
@@ -54,6 +54,6 @@ async def test_a_failed_node_does_not_hide_the_others(cluster: Cluster) -> None:
         fleet = Fleet(cluster.fleet.upstream, nsqds=[*cluster.fleet.nsqds, hung.http])
         hung.broken = {"/channel/messages"}
         page = await peek(fleet, "t", "c")
-        assert (4, [hung.http]) == (len(page.messages), [*page.answers.errors])
+        assert (4, [hung.http]) == (len(page.messages), [*page.errors])
         assert page.next is not None
         assert {hung.http} == {n for n, p in places_in(page.next).items() if not p.is_done}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from sparq.nsqadmin.messages.checked import LETTER_FIELDS, checked
+from sparq.nsqadmin.messages import LETTER_FIELDS, Message, NodeMessage, shown
 
 MESSAGE: dict[str, Any] = {
     "id": "0ac3ac5ff8a56000",
@@ -20,11 +21,17 @@ MESSAGE: dict[str, Any] = {
 }
 
 
+def checked(message: Message) -> Message:
+    """Check a message as one of the node `a:1`."""
+    msgspec.convert(message, NodeMessage)
+    return shown(message, "a:1")
+
+
 def test_a_valid_message_is_returned_as_it_is() -> None:
     """Also members that are not known here stay."""
     message = MESSAGE | {"later": 1}
 
-    assert message == checked(message)
+    assert {**message, "node": "a:1"} == checked(message)
 
 
 def test_a_letters_missing_fields_are_empty() -> None:

@@ -10,8 +10,8 @@ import pytest
 from sparq.cluster.fleet import Fleet
 from sparq.daemon.access.audit import AuditLog
 from sparq.daemon.access.audit_file import AuditEntry
-from sparq.nsqadmin.messages import dead_letters
-from sparq.nsqadmin.messages.dead_letters import DeadLetterList, origin, sent_in
+from sparq.nsqadmin import dead_letters
+from sparq.nsqadmin.dead_letters import DeadLetterList, origin, sent_in
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparq.nsqadmin.messages.places import ListPosition, places_in, token_of
+from sparq.nsqadmin.messages import ListPosition, places_in, token_of
 
 
 def test_tokens_are_not_trusted() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparq.daemon.http import HttpError
-from sparq.nsqadmin.access.roles import Identity, Role
+from sparq.nsqadmin.access import Identity, Role
 from sparq.nsqadmin.pages.page_request import PageRequest, query_text
 
 

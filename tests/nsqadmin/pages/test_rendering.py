@@ -10,7 +10,7 @@ import pytest
 from jinja2 import UndefinedError
 from markupsafe import escape
 
-from sparq.nsqadmin.access.roles import Identity, Role
+from sparq.nsqadmin.access import Identity, Role
 from sparq.nsqadmin.pages.assets import assets
 from sparq.nsqadmin.pages.rendering import (
     Renderer,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparq.nsqadmin.access.roles import right_of
+from sparq.nsqadmin.access import right_of
 from sparq.nsqadmin.pages.forms import OFFERED
 from sparq.nsqadmin.pages.site import VIEWERS
 from tests.nsqadmin.pages.conftest import Site, words

@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from sparq.nsqadmin.messages.dead_letters import origin
+from sparq.nsqadmin.dead_letters import origin
 from sparq.nsqadmin.pages import words
 from sparq.nsqadmin.pages.charts import Line, chart
 from sparq.nsqadmin.pages.rendering import as_pattern

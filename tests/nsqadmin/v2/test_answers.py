@@ -6,7 +6,7 @@ import json
 import math
 
 from sparq.cluster.rows import Reader
-from sparq.nsqadmin.v2.answers import plain
+from sparq.nsqadmin.v2.endpoints import plain
 
 
 def test_values_are_those_of_json() -> None:
@@ -16,7 +16,7 @@ def test_values_are_those_of_json() -> None:
             "lag": math.inf,
             "rates": (1.5, math.nan, None),
             "nodes": frozenset({"b", "a"}),
-            "reader": Reader("h:1", commit_seconds=-math.inf),
+            "reader": Reader("h:1", "", -math.inf),
         }
     )
 

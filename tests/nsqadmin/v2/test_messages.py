@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from typing import Any
 
 import aiohttp
 import pytest
+from msgspec import structs
 
-from sparq.nsqadmin.messages import peek
-from sparq.nsqadmin.messages.peek import SearchPage
-from sparq.nsqadmin.v2 import messages
+from sparq.nsqadmin import messages as peek
+from sparq.nsqadmin.messages import SearchPage
+from sparq.nsqadmin.v2 import routes as messages
 from sparq.protocol.dead_letters import DeadLetterHistory
 from tests.nsqadmin.v2.conftest import Api, fill
 from tests.support.waiting import stays, until
@@ -101,7 +101,7 @@ async def test_a_search_ends_when_its_client_leaves(
         """A step of a search that always has a next step."""
         steps.append(asyncio.current_task())
         page = await search(*args, **{**options, "after": ""})
-        return replace(page, messages=[], next="more")
+        return structs.replace(page, messages=[], next="more")
 
     monkeypatch.setattr(peek, "search", endless)
     url = f"http://127.0.0.1:{api.admin.http_port}/admin/api/v2/search?topic=t&text=n&stream=true"

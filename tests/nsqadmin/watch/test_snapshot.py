@@ -32,10 +32,10 @@ def test_a_node_has_tables_of_its_own() -> None:
         cluster.answers("b:4151", stats(topic("t", channel("d", depth=7)), topic("u")))
     found = cluster.snapshot()
 
-    topics, channels = found.at_node("b:4151")
+    at = found.at_node("b:4151")
 
-    assert ["t", "u"] == [row.topic for row in topics]
-    assert [("d", 7)] == [(row.channel, row.depth) for row in channels]
+    assert ["t", "u"] == [row.topic for row in at.topics]
+    assert [("d", 7)] == [(row.channel, row.depth) for row in at.channels]
     parts = found.channel_nodes("t", "c")
     assert [("a:4151", 25, 2.0)] == [(node.address, c.depth, c.in_rate) for node, c in parts]
     both = [(node.address, part.waiting, part.channels) for node, part in found.topic_nodes("t")]

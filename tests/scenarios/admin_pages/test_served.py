@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sparq.nsqadmin.access.hosts import CONTENT_SECURITY_POLICY
+from sparq.nsqadmin.access import CONTENT_SECURITY_POLICY
 from tests.scenarios.admin_pages.cluster import Cluster
 from tests.scenarios.admin_pages.test_pages import PAGES
 from tests.support.servers import AdminServer

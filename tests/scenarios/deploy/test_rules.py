@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.nsqadmin.messages.dead_letters import origin
+from sparq.nsqadmin.dead_letters import origin
 from tests.scenarios.deploy import alerting
 
 HERE = Path(__file__).parent

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from sparq.daemon.address import Listener, listen
 from sparq.daemon.http import LINE_BYTES_MAX, Route, Site
-from sparq.nsqadmin.access.hosts import SECURE_HEADERS
+from sparq.nsqadmin.access import SECURE_HEADERS
 from tests.daemon.exchange import Answer, exchange
 from tests.nsqadmin.access.cluster import cluster
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.nsqadmin.access.hosts import CONTENT_SECURITY_POLICY
-from sparq.nsqadmin.access.roles import Right, right_of
+from sparq.nsqadmin.access import CONTENT_SECURITY_POLICY, Right, right_of
 from sparq.nsqadmin.server import routes
 from tests.nsqadmin.access.cluster import Cluster, cluster
 from tests.scenarios.security.test_lookup_peers import Peer

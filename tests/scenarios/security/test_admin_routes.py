@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.nsqadmin.access.roles import Right, Role, right_of
+from sparq.nsqadmin.access import Right, Role, right_of
 from sparq.nsqadmin.server import routes
 from tests.nsqadmin.access.cluster import Cluster, cluster
 from tests.scenarios.security.walk import body, cases, guarded, target

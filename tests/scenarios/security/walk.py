@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparq.daemon.access import tokens
-from sparq.nsqadmin.access.roles import ALL, Right, Role
+from sparq.nsqadmin.access import ALL, Right, Role
 
 Ask = Callable[[str, str, Mapping[str, str], bytes], Awaitable[int]]
 

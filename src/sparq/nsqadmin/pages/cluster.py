@@ -104,14 +104,14 @@ async def node(request: PageRequest) -> PageView:
     found = snapshot.node(address)
     if found is None:
         raise HttpError(404, "NODE_NOT_FOUND")
-    topics, channels = snapshot.at_node(address)
+    at = snapshot.at_node(address)
     facts = {
         "node": found,
         **charts_of(request, "node", address),
-        "topics": grid(request, TOPICS, topics, default="-waiting"),
-        "channels": grid(request, CHANNELS, channels, default="-depth", prefix="c"),
+        "topics": grid(request, TOPICS, at.topics, default="-waiting"),
+        "channels": grid(request, CHANNELS, at.channels, default="-depth", prefix="c"),
         "notices": snapshot.notices_at(node_link(address)),
-        "tombstones": [key[0] for key in topics.keys[:TOMBSTONES_MAX]],
+        "tombstones": [key[0] for key in at.topics.keys[:TOMBSTONES_MAX]],
         **request.rights,
     }
     return PageView("node.html", found.hostname or address, facts)

@@ -20,9 +20,9 @@ from urllib.parse import parse_qs
 
 from aiohttp import web
 
+from sparq.cluster import policies
 from sparq.cluster.actions import STAYS_AWAY, Report
 from sparq.daemon.http import Call, HttpError
-from sparq.nsqadmin import policies
 from sparq.nsqadmin.actions import (
     OF_CHANNEL,
     OF_MESSAGES,
@@ -33,8 +33,7 @@ from sparq.nsqadmin.actions import (
     ActionRequest,
     error_of,
 )
-from sparq.nsqadmin.messages.peek import by_node
-from sparq.nsqadmin.messages.times import seek_preview
+from sparq.nsqadmin.messages import by_node, seek_preview
 from sparq.nsqadmin.pages.rendering import Renderer, html
 from sparq.nsqadmin.pages.words import in_words
 from sparq.nsqadmin.services import Services

@@ -27,7 +27,7 @@ from aiohttp import web
 
 from sparq.daemon.http import Call, HttpError, Route, parse_query, unquote_path
 from sparq.daemon.routes import RouteTable
-from sparq.nsqadmin.access.roles import right_of
+from sparq.nsqadmin.access import right_of
 from sparq.nsqadmin.pages.page_request import PageRequest, Viewer
 from sparq.nsqadmin.pages.rendering import Renderer
 from sparq.nsqadmin.services import Services

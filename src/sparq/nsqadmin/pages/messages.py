@@ -16,20 +16,26 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sparq.daemon.http import HttpError
-from sparq.nsqadmin.messages.asking import Answers, Refused
-from sparq.nsqadmin.messages.dead_letters import origin
-from sparq.nsqadmin.messages.peek import (
+from sparq.nsqadmin.dead_letters import origin
+from sparq.nsqadmin.messages import (
+    BUCKETS,
     SHOWN_BYTES_MAX,
     DisplayLimits,
     MessagePage,
+    Missing,
+    Preview,
+    Refused,
     SearchCriteria,
     SearchPage,
+    Times,
     find,
     log_page,
+    ns_of,
     peek,
     search,
+    seek_preview,
+    times,
 )
-from sparq.nsqadmin.messages.times import BUCKETS, Preview, Times, seek_preview, text_of, times
 from sparq.nsqadmin.pages import words
 from sparq.nsqadmin.pages.charts import Chart, Line, chart
 from sparq.nsqadmin.pages.forms import skipped_text
@@ -96,7 +102,7 @@ async def _found(request: PageRequest, topic: str, channel: str, show: str) -> d
         "page": page,
         "next": request.here(after=page.next) if page.next and page.messages else "",
         "first": request.here(after="") if after else "",
-        "warnings": _warnings(page.answers),
+        "warnings": _warnings(page),
     }
 
 
@@ -119,7 +125,7 @@ async def _tail(request: PageRequest, topic: str, channel: str) -> dict[str, Any
     return {
         "page": page,
         "rate": row.in_rate if row else None,
-        "warnings": _warnings(page.answers),
+        "warnings": _warnings(page),
         "next": "",
         "first": "",
         "pause": request.here(paused="" if request.query.get("paused") else "1"),
@@ -141,7 +147,7 @@ async def _searched(request: PageRequest, topic: str, channel: str, after: str) 
         "page": page,
         "next": request.here(after=page.next) if page.next else "",
         "first": "",
-        "warnings": _warnings(page.answers),
+        "warnings": _warnings(page),
         "is_step": bool(after),
     }
 
@@ -182,10 +188,10 @@ async def message(request: PageRequest) -> PageView:
         bodies=request.rights["may_read"], body_bytes=SHOWN_BYTES_MAX, nodes=_node(request)
     )
     facts: dict[str, Any] = {"topic": topic, "id": wanted, **request.rights}
-    found, answers = await find(request.services.fleet, topic, wanted, "", show)
+    found = await find(request.services.fleet, topic, wanted, "", show)
     facts |= {
-        "found": [(one, words.body_of(one)) for one in found],
-        "warnings": _warnings(answers),
+        "found": [(one, words.body_of(one)) for one in found.messages],
+        "warnings": _warnings(found),
         "states": await _states(request, topic, wanted),
         "topics": _topics(request),
     }
@@ -200,10 +206,10 @@ async def _states(
     states = []
     for channel in _channels(request, topic)[:CHANNELS_MAX]:
         try:
-            found, _ = await find(request.services.fleet, topic, wanted, channel, limits)
+            found = await find(request.services.fleet, topic, wanted, channel, limits)
         except Refused:
             continue  # this node does not have the channel
-        states += [(channel, one) for one in found]
+        states += [(channel, one) for one in found.messages]
     return states
 
 
@@ -218,7 +224,7 @@ def _node(request: PageRequest) -> tuple[str, ...]:
     return (node,) if node else ()
 
 
-def _warnings(answers: Answers) -> list[str]:
+def _warnings(answers: Missing) -> list[str]:
     """Texts about the nodes that could not answer."""
     warnings = [f"{node} did not answer: {why}." for node, why in answers.errors.items()]
     if answers.unable:
@@ -254,14 +260,13 @@ async def dead_letters(request: PageRequest) -> PageView:
 async def _letters(request: PageRequest, topic: str) -> dict[str, Any]:
     after, place = request.query.get("after", ""), request.query.get("from", "")
     show = _limits(request, LIMIT)
-    found = await request.services.letters.page(topic, place=place, after=after, show=show)
-    page = found.page
+    page = await request.services.letters.page(topic, place=place, after=after, show=show)
     return {
         "page": page,
-        "marks": found.marks,
+        "marks": page.marks,
         "next": request.here(after=page.next) if page.next and len(page.messages) == LIMIT else "",
         "first": request.here(after="") if after else "",
-        "warnings": _warnings(page.answers),
+        "warnings": _warnings(page),
     }
 
 
@@ -287,10 +292,10 @@ async def replay(request: PageRequest) -> PageView:
         "skipped": skipped_text(preview.skipped) if preview else "",
         "trouble": trouble,
         "chart": _chart(found),
-        "begin": text_of(found.from_ns) if found.from_ns else "",
-        "total": sum(found.counts),
+        "begin": found.begin or "",
+        "total": sum(bucket.count for bucket in found.buckets),
         "place": _place(found),
-        "warnings": _warnings(found.answers),
+        "warnings": _warnings(found),
         "row": request.snapshot.channels.find(topic, channel),
         **request.rights,
     }
@@ -309,23 +314,18 @@ async def _preview(
 
 def _chart(found: Times) -> Chart | None:
     """Chart of messages by publish time; None if there are no messages."""
-    if found.from_ns is None or found.to_ns is None:
+    if not found.buckets:
         return None
-    width = (found.to_ns - found.from_ns) / max(1, len(found.counts))
-    begins = [(found.from_ns + at * width) / SECOND for at in range(len(found.counts))]
-    counts: list[float | None] = [float(count) for count in found.counts]
-    return chart(
-        "times",
-        "Messages by the time they were published",
-        begins,
-        [Line("messages", counts)],
-        bars=True,
-    )
+    begins = [ns_of(bucket.time) / SECOND for bucket in found.buckets]
+    counts: list[float | None] = [float(bucket.count) for bucket in found.buckets]
+    title = "Messages by the time they were published"
+    return chart("times", title, begins, [Line("messages", counts)], bars=True)
 
 
 def _place(found: Times) -> int:
     """The bucket where the channel continues, at the node where it is furthest behind."""
-    if not found.cursors or found.from_ns is None or found.to_ns is None:
-        return max(0, len(found.counts) - 1)
-    part = (min(found.cursors.values()) - found.from_ns) / max(1, found.to_ns - found.from_ns)
-    return max(0, min(len(found.counts) - 1, int(part * len(found.counts))))
+    last = len(found.buckets) - 1
+    if found.cursors:
+        behind = min(map(ns_of, found.cursors.values()))
+        last = sum(ns_of(bucket.time) <= behind for bucket in found.buckets) - 1
+    return max(0, last)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote, urlencode
 
+from sparq.daemon.access.roles import Role
 from sparq.daemon.http import HttpError
-from sparq.nsqadmin.access.roles import ACTION_ROLES, Identity, Role
+from sparq.nsqadmin.access import ACTION_ROLES, Identity
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
 

@@ -13,14 +13,13 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from sparq.cluster import policies as known
+from sparq.cluster.policies import SOURCES, DocumentRefused, PoliciesFound
 from sparq.daemon.http import Call, HttpError
-from sparq.nsqadmin import policies as known
 from sparq.nsqadmin.actions import OF_POLICIES, POLICIES, ActionRequest
-from sparq.nsqadmin.messages.asking import Answers
 from sparq.nsqadmin.pages import forms
 from sparq.nsqadmin.pages.page_request import PageRequest, PageView
 from sparq.nsqadmin.pages.rendering import Renderer, html
-from sparq.nsqadmin.policies import SOURCES, DocumentRefused
 from sparq.nsqadmin.services import Services
 
 SETTINGS_SECONDS: Final = 2.0
@@ -31,7 +30,7 @@ PATTERNS: Final = ("topic", "channel")
 async def policies(request: PageRequest) -> PageView:
     """The policies of all nsqds, and the form that sets them."""
     found = await known.query(request.services.fleet)
-    nodes = found.found
+    nodes = found.nodes
     groups, chosen = known.groups(nodes, *SOURCES), known.groups(nodes, "policies")
     begin = request.query.get("from", "")
     if begin not in nodes:
@@ -111,7 +110,7 @@ async def settings(request: PageRequest, topic: str, channel: str = "") -> dict[
 
     Both are empty if the page is not being opened, no nsqd has policies, or no policy applies.
     """
-    found, untold = Answers(), ""
+    found, untold = PoliciesFound(), ""
     if request.is_opened and request.snapshot.has_log:
         try:
             async with asyncio.timeout(SETTINGS_SECONDS):
@@ -124,12 +123,12 @@ async def settings(request: PageRequest, topic: str, channel: str = "") -> dict[
     return {"settings": rows, "settings_untold": untold}
 
 
-def setting_rows(found: Answers) -> list[dict[str, Any]]:
+def setting_rows(found: PoliciesFound) -> list[dict[str, Any]]:
     """Rows for the settings that a policy decided: one each, or one per value if nsqds differ."""
     rows = []
-    for key in dict.fromkeys(key for held in found.found.values() for key in held):
+    for key in dict.fromkeys(key for held in found.nodes.values() for key in held):
         groups: dict[tuple[Any, ...], list[str]] = {}
-        for address, held in sorted(found.found.items()):
+        for address, held in sorted(found.nodes.items()):
             one = held.get(key, {})
             kind = one.get("value"), one.get("source", "flags"), one.get("number")
             groups.setdefault(kind, []).append(address)

@@ -15,8 +15,9 @@ from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from sparq.nsqadmin.access import roles
-from sparq.nsqadmin.access.roles import Identity, Role
+from sparq.daemon.access.roles import Role
+from sparq.nsqadmin import access as roles
+from sparq.nsqadmin.access import Identity
 from sparq.nsqadmin.pages import words
 from sparq.nsqadmin.pages.assets import Assets
 from sparq.nsqadmin.pages.page_request import PageRequest, PageView, query_text

@@ -1,29 +1,33 @@
 """Endpoints of the API: the parameters of each, which are checked here, and its answer's schema.
 
 The route table, the parameter checks and the OpenAPI document are all generated from the same
-`ApiEndpoint`s, so they cannot contradict each other.
+`ApiEndpoint`s, so they cannot contradict each other. Schemas come from the types of answers and
+bodies. Unknown values and infinite numbers are null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+import json
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Final, Literal, TypeVar, get_type_hints
 
 import msgspec
+from aiohttp import web
+from msgspec import Struct
 
-from sparq.daemon.http import Call, HttpError, Route
+from sparq.cluster.fleet import Fleet
+from sparq.daemon.http import JSON, Call, HttpError, Route
 from sparq.nsqadmin.services import Services
+from sparq.program.stdout import sparq_version
+from sparq.protocol.go_json import to_bytes
 
 REQUEST_BYTES_MAX: Final = 256 << 10
 PREFIX: Final = "/api/v2"
+FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 T = TypeVar("T")
-Arguments = dict[str, Any]
-Handler = Callable[[Services, Call, Arguments], Awaitable[Any]]
-Kind = Literal["text", "integer", "flag", "list"]
-
-FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class Parameter:
 
     name: str
     words: str
-    kind: Kind = "text"
+    kind: Literal["text", "integer", "flag", "list"] = "text"
     default: Any = ""
     minimum: int = 0
     maximum: int = 0
@@ -59,42 +63,74 @@ class Parameter:
             if self.is_needed:
                 raise HttpError(400, f"MISSING_ARG_{self.name.upper()}")
             return self.default
-        if self.kind == "integer":
-            return self._integer(text)
-        if self.kind == "flag":
-            return self._chosen(FLAGS.get(text), "use true or false")
         if self.kind == "list":
             return tuple(part for part in text.split(",") if part)
-        is_wrong = bool(self.choices) and text not in self.choices
-        return self._chosen(None if is_wrong else text, f"use one of {', '.join(self.choices)}")
-
-    def _integer(self, text: str) -> int:
-        is_number = text.isascii() and text.isdigit() and len(text) < 20
-        number = int(text) if is_number else -1
-        rule = f"use a number from {self.minimum} to {self.maximum}"
-        return int(self._chosen(number if self.minimum <= number <= self.maximum else None, rule))
-
-    def _chosen(self, value: Any, rule: str) -> Any:
+        value: Any
+        if self.kind == "flag":
+            value, rule = FLAGS.get(text), "use true or false"
+        elif self.kind == "integer":
+            is_number = text.isascii() and text.isdigit() and len(text) < 20
+            number = int(text) if is_number else -1
+            value = number if self.minimum <= number <= self.maximum else None
+            rule = f"use a number from {self.minimum} to {self.maximum}"
+        else:
+            value = text if not self.choices or text in self.choices else None
+            rule = f"use one of {', '.join(self.choices)}"
         if value is None:
             raise HttpError(400, f"INVALID_ARG_{self.name.upper()}: {rule}")
         return value
 
     def schema(self) -> dict[str, Any]:
         """The parameter in the OpenAPI document."""
+        found: dict[str, Any] = {"type": "string"}
         if self.kind == "integer":
             bounds = {"minimum": self.minimum, "maximum": self.maximum}
-            found: dict[str, Any] = {"type": "integer", **bounds, "default": self.default}
+            found = {"type": "integer", **bounds, "default": self.default}
         elif self.kind == "flag":
             found = {"type": "boolean"}
-        else:
-            found = {"type": "string", **({"enum": [*self.choices]} if self.choices else {})}
-        return {
-            "name": self.name,
-            "in": "query",
-            "description": self.words,
-            "required": self.is_needed,
-            "schema": found,
-        }
+        elif self.choices:
+            found["enum"] = [*self.choices]
+        of = {"in": "query", "description": self.words, "required": self.is_needed}
+        return {"name": self.name, **of, "schema": found}
+
+
+class ApiRequest:
+    """A request to the API: its checked arguments, as items.
+
+    Attributes:
+        body: the JSON body, of its endpoint's type; None if that has none.
+    """
+
+    def __init__(
+        self, services: Services, call: Call, arguments: Mapping[str, Any], body: Any
+    ) -> None:
+        self.services, self.call, self.body = services, call, body
+        self.arguments = arguments
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments[name]
+
+    @property
+    def fleet(self) -> Fleet:
+        """The cluster."""
+        return self.services.fleet
+
+    def some(self, *names: str) -> dict[str, Any]:
+        """Arguments by name."""
+        return {name: self.arguments[name] for name in names}
+
+
+Handler = Callable[[ApiRequest], Awaitable[Any]]
+
+
+class ApiStruct(Struct, forbid_unknown_fields=True, kw_only=True):
+    """An object with exactly its fields."""
+
+
+class ApiError(ApiStruct):
+    """The answer to a refused request."""
+
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +140,9 @@ class ApiEndpoint:
     Attributes:
         path: below `PREFIX`; parts such as `:topic` are parameters.
         words: a description for users.
-        answer: the type of its JSON answer; None if the answer is not JSON.
-        handler: returns the answer; it gets the parsed arguments.
+        handler: returns the answer, of the type that it names; Any: the answer is not JSON.
         parameters: the parameters of its query.
-        body: the type of its JSON body, the argument `body`; None if it has no body.
+        body: the type of its JSON body; None if it has no body.
         media: content types of its answers other than JSON.
         writes: whether it performs an action, which the audit log must have.
     """
@@ -115,22 +150,33 @@ class ApiEndpoint:
     method: str
     path: str
     words: str
-    answer: Any
     handler: Handler
     parameters: tuple[Parameter, ...]
     body: Any = None
     media: tuple[str, ...] = ()
     writes: bool = False
 
+    @property
+    def answer(self) -> Any:
+        """The type of its JSON answer; Any: the answer is not JSON."""
+        return get_type_hints(self.handler, include_extras=True)["return"]
+
     def route(self, services: Services) -> Route:
         """The endpoint as a route of the server."""
 
         async def handle(call: Call) -> Any:
-            query = call.query
+            query, body = call.query, None
             arguments = {each.name: each.read(query.get(each.name)) for each in self.parameters}
             if self.body is not None:
-                arguments["body"] = await json_body(call, self.body)
-            return await self.handler(services, call, {**arguments, **call.parameters})
+                body = await json_body(call, self.body)
+            asked = ApiRequest(services, call, {**arguments, **call.parameters}, body)
+            answer = await self.handler(asked)
+            if not isinstance(answer, Struct | dict):
+                return answer
+            # An action that failed everywhere.
+            status = 502 if getattr(answer, "result", "") == "failed" else 200
+            headers = {"Content-Type": JSON}
+            return web.Response(status=status, body=to_bytes(plain(answer)), headers=headers)
 
         return Route(self.method, PREFIX + self.path, handle)
 
@@ -139,12 +185,12 @@ class ApiEndpoints(list[ApiEndpoint]):
     """A list of endpoints; `add` decorates the handler of each."""
 
     def add(
-        self, method: str, path: str, words: str, answer: Any, *parameters: Parameter, **more: Any
+        self, method: str, path: str, words: str, *parameters: Parameter, **more: Any
     ) -> Callable[[Handler], Handler]:
         """Return a decorator that adds an endpoint; the arguments are fields of `ApiEndpoint`."""
 
         def added(handler: Handler) -> Handler:
-            self.append(ApiEndpoint(method, path, words, answer, handler, parameters, **more))
+            self.append(ApiEndpoint(method, path, words, handler, parameters, **more))
             return handler
 
         return added
@@ -166,3 +212,112 @@ async def json_body(call: Call, kind: type[T]) -> T:
         ) from None
     except (ValueError, RecursionError):
         raise HttpError(400, "INVALID_BODY: invalid JSON") from None
+
+
+def plain(value: Any) -> Any:
+    """Convert a value to JSON values: structs become objects, infinite numbers and nan None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, Struct):
+        info = type(value)
+        names = zip(info.__struct_encode_fields__, info.__struct_fields__, strict=True)
+        return {shown: plain(getattr(value, name)) for shown, name in names}
+    if is_dataclass(value):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(plain(each) for each in value)
+    return [plain(each) for each in value]
+
+
+# The OpenAPI document
+
+ERRORS: Final = {
+    400: "invalid request",
+    401: "the token is invalid or has expired",
+    403: "the required role is missing",
+    404: "there is no such topic, channel, node or message",
+    501: "the nodes are NSQ's Go nsqds, which do not support this",
+    502: "no node or nsqlookupd could answer",
+}
+UNWRITTEN: Final = {503: "the audit log cannot be written"}
+NAMES: Final = {
+    "NodeRemainder": "Left",
+    "DrainProgress": "Drain",
+    "FailureHistory": "Mark",
+    "NodeMessage": "Message",
+}
+"""Names of types that have another name in the document; others lose `Api` and `Row`."""
+
+
+def schemas_of(types: Iterable[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The schemas of these types, and by name those that they refer to."""
+    found, components = msgspec.json.schema_components(
+        types, ref_template="#/components/schemas/{name}"
+    )
+    text = json.dumps([found, components])
+    for name in components:
+        shown = NAMES.get(name) or name.removeprefix("Api").removesuffix("Row")
+        text = text.replace(f'"{name}"', f'"{shown}"').replace(f'/{name}"', f'/{shown}"')
+    renamed: tuple[list[Any], dict[str, Any]] = json.loads(text)
+    return renamed
+
+
+def document(endpoints: Iterable[ApiEndpoint], base: str, *types: Any) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of the API; `types` are further types that it refers to."""
+    every = [*endpoints]
+    kinds = [kind for one in every for kind in (one.answer, one.body) if kind not in (Any, None)]
+    kinds = [ApiError, *kinds, *types]
+    found, schemas = schemas_of(kinds)
+    schema_of = {str(kind): schema for kind, schema in zip(kinds, found, strict=True)}
+    paths: dict[str, dict[str, Any]] = {}
+    for one in every:
+        named = [part[1:] for part in one.path.split("/") if part.startswith(":")]
+        of_path = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in named
+        ]
+        content: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in one.media}
+        if one.answer is not Any:
+            content["application/json"] = {"schema": schema_of[str(one.answer)]}
+        refused = {"application/json": {"schema": schema_of[str(ApiError)]}}
+        failures = ERRORS | (UNWRITTEN if one.writes else {})
+        words = one.path.replace(":", "by_").replace(".", "_").replace("-", "_").strip("/")
+        operation: dict[str, Any] = {
+            "summary": one.words,
+            "operationId": f"{one.method.lower()}_{words.replace('/', '_')}",
+            "parameters": [*of_path, *(each.schema() for each in one.parameters)],
+            "responses": {
+                "200": {"description": "the answer", "content": content},
+                **{
+                    str(status): {"description": why, "content": refused}
+                    for status, why in failures.items()
+                },
+            },
+        }
+        if one.body is not None:
+            body = {"application/json": {"schema": schema_of[str(one.body)]}}
+            operation["requestBody"] = {"required": True, "content": body}
+        path = "/".join(
+            f"{{{part[1:]}}}" if part.startswith(":") else part
+            for part in (PREFIX + one.path).split("/")
+        )
+        paths.setdefault(path, {})[one.method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "nsqadmin",
+            "version": sparq_version(),
+            "description": "A cluster of nsqds: figures, messages, actions (docs/nsqadmin.md).",
+        },
+        "servers": [{"url": base or "/"}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"token": []}],
+    }

@@ -15,32 +15,35 @@ import csv
 import io
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import fields
 from typing import Any, Final
 
 from sparq.cluster.rows import ChannelRow, TopicRow
-from sparq.daemon.http import Call, HttpError
-from sparq.nsqadmin.access.roles import Role
-from sparq.nsqadmin.messages import peek as peeking
-from sparq.nsqadmin.messages.asking import Answers
-from sparq.nsqadmin.messages.checked import STATES
-from sparq.nsqadmin.messages.peek import DisplayLimits, Message
-from sparq.nsqadmin.services import Services
-from sparq.nsqadmin.v2.answers import plain
-from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter
-from sparq.nsqadmin.v2.messages import NODES, SOUGHT, sought_in
-from sparq.nsqadmin.v2.stats import FILTER, STATE
-from sparq.nsqadmin.watch import paging, rows
+from sparq.daemon.access.roles import Role
+from sparq.daemon.http import HttpError
+from sparq.nsqadmin import messages
+from sparq.nsqadmin.messages import DisplayLimits, Message, MessagePage, SearchPage
+from sparq.nsqadmin.v2.endpoints import ApiRequest, Parameter, plain
+from sparq.nsqadmin.v2.routes import (
+    ANY_CHANNEL,
+    ENDPOINTS,
+    FILTER,
+    NODES,
+    SOUGHT,
+    STATE,
+    sought_in,
+)
+from sparq.nsqadmin.watch import paging
+from sparq.nsqadmin.watch.rows import ClientGroup, NodeRow
 
 FORMATS: Final = {
     "csv": ("text/csv; charset=utf-8", "csv"),
     "jsonl": ("application/x-ndjson; charset=utf-8", "jsonl"),
 }
-FIGURES: Final = {
+FIGURES: Final[dict[str, Any]] = {
     "channels": ChannelRow,
     "topics": TopicRow,
-    "nodes": rows.NodeRow,
-    "clients": rows.ClientGroup,
+    "nodes": NodeRow,
+    "clients": ClientGroup,
 }
 MESSAGES: Final = ("messages", "log", "search")
 ROWS_MAX: Final = 1_000_000
@@ -57,14 +60,10 @@ Chunk = tuple[Sequence[Line], dict[str, str]]
 """Some lines, and by address the reasons why data is missing."""
 
 
-ENDPOINTS: Final = ApiEndpoints()
-
-
 @ENDPOINTS.add(
     "GET",
     "/export",
     "figures or messages as a file",
-    None,
     Parameter(
         "what", "figures or messages to export", choices=(*FIGURES, *MESSAGES), default="channels"
     ),
@@ -73,11 +72,12 @@ ENDPOINTS: Final = ApiEndpoints()
     FILTER,
     STATE,
     Parameter("topic", "for messages: the topic; for figures: only this topic"),
-    *(each for each in SOUGHT if each.name not in ("topic", "state")),
+    ANY_CHANNEL,
+    *SOUGHT,
     Parameter(
         "message_state",
         "for `messages` (default: waiting) and `search` (default: any)",
-        choices=("", *STATES, "finished"),
+        choices=("", *messages.STATES, "finished"),
     ),
     NODES,
     Parameter(
@@ -85,14 +85,14 @@ ENDPOINTS: Final = ApiEndpoints()
     ),
     media=("text/csv", "application/x-ndjson"),
 )
-async def _export(services: Services, call: Call, arguments: Arguments) -> Any:
-    what, (kind, suffix) = arguments["what"], FORMATS[arguments["format"]]
-    columns = [each.name for each in fields(FIGURES[what])] if what in FIGURES else MESSAGE_COLUMNS
-    chunks = _chunks(services, call, arguments)
+async def _export(ask: ApiRequest) -> Any:
+    what, (kind, suffix) = ask["what"], FORMATS[ask["format"]]
+    columns = FIGURES[what].__struct_fields__ if what in FIGURES else MESSAGE_COLUMNS
+    chunks = _figures(ask) if what in FIGURES else _messages(ask)
     first = await anext(chunks)  # a refusal is raised here, before anything is sent
     name = f'attachment; filename="nsqadmin-{what}.{suffix}"'
     headers = {"Content-Disposition": name, "Cache-Control": "no-store"}
-    response = await call.stream(kind, headers)
+    response = await ask.call.stream(kind, headers)
     lines = csv_lines if suffix == "csv" else json_lines
     missing = dict(first[1])
     await response.write(lines(columns, first[0], head=True))
@@ -104,31 +104,13 @@ async def _export(services: Services, call: Call, arguments: Arguments) -> Any:
     return response
 
 
-def _chunks(services: Services, call: Call, arguments: Arguments) -> AsyncIterator[Chunk]:
-    if arguments["what"] in FIGURES:
-        return _figures(services, arguments)
-    if not arguments["topic"]:
-        raise HttpError(400, "MISSING_ARG_TOPIC")
-    if arguments["what"] == "search":
-        services.access.require(call.request, Role.BODIES)
-    bodies = services.access.identify(call.request).may(Role.BODIES)
-    return _messages(
-        services,
-        arguments,
-        DisplayLimits(PAGE_ROWS, bodies, peeking.SHOWN_BYTES_MAX, arguments["nodes"]),
-    )
-
-
-async def _figures(services: Services, arguments: Arguments) -> AsyncIterator[Chunk]:
-    snapshot, what = await services.watch.current(), arguments["what"]
-    clients = await services.watch.clients() if what == "clients" else ()
-    lists: dict[str, Any] = {"channels": snapshot.channels, "topics": snapshot.topics}
-    rows = (lists | {"nodes": snapshot.nodes, "clients": clients})[what]
-    of = {name: arguments[name] for name in ("topic", "state")} if what in lists else {}
+async def _figures(ask: ApiRequest) -> AsyncIterator[Chunk]:
+    watch, what = ask.services.watch, ask["what"]
+    rows = await watch.clients() if what == "clients" else getattr(await watch.current(), what)
+    of = ask.some("topic", "state") if what in ("channels", "topics") else {}
     default = {"nodes": "hostname", "clients": "-connections"}.get(what, paging.BY_NAME)
-    sort = arguments["sort"] or default
     try:
-        found = paging.in_order(rows, sort=sort, filter=arguments["filter"], **of)
+        found = paging.in_order(rows, sort=ask["sort"] or default, filter=ask["filter"], **of)
     except ValueError as error:
         raise HttpError(400, f"INVALID_ARGUMENT: {error}") from None
     # At least one page, even an empty one: `_export` needs it to write the heading.
@@ -137,51 +119,47 @@ async def _figures(services: Services, arguments: Arguments) -> AsyncIterator[Ch
         await asyncio.sleep(0)  # the event loop serves other requests in between
 
 
-async def _messages(
-    services: Services, arguments: Arguments, show: DisplayLimits
-) -> AsyncIterator[Chunk]:
+async def _messages(ask: ApiRequest) -> AsyncIterator[Chunk]:
+    access, request = ask.services.access, ask.call.request
+    if not ask["topic"]:
+        raise HttpError(400, "MISSING_ARG_TOPIC")
+    if ask["what"] == "search":
+        access.require(request, Role.BODIES)
+    bodies = access.identify(request).may(Role.BODIES)
+    show = DisplayLimits(PAGE_ROWS, bodies, messages.SHOWN_BYTES_MAX, ask["nodes"])
     after: str | None = ""
-    left = arguments["max"]
+    left = ask["max"]
     # At 0, one more message is looked for: a page may have a `next` without any (a log always has).
     while after is not None and left >= 0:
-        page = await _page(services, arguments, after, show)
-        yield [_line(message) for message in page.messages[:left]], _missing(page.answers)
+        page = await _page(ask, after, show)
+        unable = dict.fromkeys(page.unable, "NSQ's Go nsqd does not show messages")
+        yield [_line(message) for message in page.messages[:left]], {**page.errors, **unable}
         left -= len(page.messages)
-        is_end = arguments["what"] == "log" and not page.messages
+        is_end = ask["what"] == "log" and not page.messages
         # No messages and the same token again: the nodes of this page do not answer.
         is_stuck = not page.messages and page.next == after
         if is_end or is_stuck:
             break
         after = page.next
     if left < 0:
-        yield [], {"max": f"there are more than {arguments['max']:,} messages"}
+        yield [], {"max": f"there are more than {ask['max']:,} messages"}
 
 
-async def _page(
-    services: Services, arguments: Arguments, after: str, show: DisplayLimits
-) -> peeking.MessagePage | peeking.SearchPage:
-    fleet, topic, channel = services.fleet, arguments["topic"], arguments["channel"]
-    if arguments["what"] == "search":
-        sought = sought_in({**arguments, "state": arguments["message_state"]})
-        return await peeking.search(fleet, topic, sought, after=after, show=show)
-    if arguments["what"] == "log":
-        place = arguments["from"]
-        return await peeking.log_page(
-            fleet, topic, place=place, channel=channel, after=after, show=show
-        )
-    state = arguments["message_state"] or "waiting"
-    return await peeking.peek(fleet, topic, channel, state=state, after=after, show=show)
+async def _page(ask: ApiRequest, after: str, show: DisplayLimits) -> MessagePage | SearchPage:
+    topic, state = ask["topic"], ask["message_state"]
+    of: dict[str, Any] = {"after": after, "show": show}
+    if ask["what"] == "search":
+        return await messages.search(ask.fleet, topic, sought_in(ask, state), **of)
+    channel = ask["channel"]
+    if ask["what"] == "log":
+        return await messages.log_page(ask.fleet, topic, place=ask["from"], channel=channel, **of)
+    return await messages.peek(ask.fleet, topic, channel, state=state or "waiting", **of)
 
 
 def _line(message: Message) -> Line:
     client = message.get("client")
     named = client.get("client_id", "") if isinstance(client, dict) else ""
     return {**message, "client": named} if "client" in message else message
-
-
-def _missing(answers: Answers) -> dict[str, str]:
-    unable = dict.fromkeys(answers.unable, "NSQ's Go nsqd does not show messages")
-    return {**answers.errors, **unable}
 
 
 def csv_lines(columns: Sequence[str], lines: Iterable[Line], head: bool = False) -> bytes:

@@ -11,13 +11,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from sparq.cluster.rows import ChannelRow, TopicRow
 from sparq.cluster.upstream import NOT_SHOWN
-from sparq.nsqadmin.watch.rows import LEVELS, Level, Lookupd, NodeRow, Notice
+from sparq.nsqadmin.watch.rows import LEVELS, Level, Lookupd, NodeRow, NodeState, Notice
 from sparq.nsqadmin.watch.words import count, duration, names, rate
 
 SHOWN_MAX: Final = 3
@@ -52,7 +51,8 @@ def attention(
         refused: by address, why a registered node is not queried.
         names_left_out: number of topics and channels beyond the maximum (`cluster.rows.NAMES_MAX`).
     """
-    found = [*_nodes(nodes, time), *_channels(channels), *_topics(topics), *_lookupds(lookupds)]
+    found = [*_of_kinds(NODES, nodes, time), *_of_kinds(CHANNELS, channels, time)]
+    found += [*_topics(topics), *_lookupds(lookupds)]
     for address, why in sorted(refused.items())[:SHOWN_MAX]:
         found.append(Notice(f"refused:{address}", "warn", f"{address}: {why}.", "/nodes"))
     known = (node.version for node in nodes if node.version and node.state != "gone")
@@ -81,24 +81,41 @@ def node_link(address: str) -> str:
     return f"/nodes/{quote(address, safe=':')}"
 
 
-def _few(
-    kind: str,
-    level: Level,
-    cases: Iterable[tuple[str, str, str]],
-    total: int,
-    more: tuple[str, str],
-) -> Iterator[Notice]:
-    """Yield the notices of one kind of trouble (rule 1).
+class Kind(NamedTuple):
+    """A kind of trouble of nodes or channels.
 
-    Args:
-        cases: for each of the largest cases its name, the sentence without the name, and its page.
-        total: number of cases.
-        more: the sentence about the other cases, without their number, and their page.
+    Attributes:
+        key: its name in keys of notices.
+        has: whether a row has it.
+        sentence: what is said of a row at a time, after its name.
+        more: what is said of the other rows, after their number.
+        link: their page.
+        size: the largest rows come first.
     """
-    for name, sentence, page in islice(cases, SHOWN_MAX):
-        yield Notice(f"{kind}:{name}", level, f"{name} {sentence}.", page)
-    if total > SHOWN_MAX:
-        yield Notice(f"{kind}:more", level, f"{total - SHOWN_MAX:,} more {more[0]}.", more[1])
+
+    key: str
+    level: Level
+    has: Callable[[Any], bool]
+    sentence: Callable[[Any, float], str]
+    more: str
+    link: str
+    size: Callable[[Any], float] = lambda _: 0.0
+
+
+def _of_kinds(kinds: Iterable[Kind], rows: Sequence[Any], time: float) -> Iterator[Notice]:
+    """Yield the notices of each kind (rule 1)."""
+    for kind in kinds:
+        cases = sorted(filter(kind.has, rows), key=kind.size, reverse=True)
+        for row in cases[:SHOWN_MAX]:
+            name, link = (
+                (row.address, node_link(row.address))
+                if isinstance(row, NodeRow)
+                else (row.text, channel_link(row.topic, row.channel))
+            )
+            sentence = f"{name} {kind.sentence(row, time)}."
+            yield Notice(f"{kind.key}:{name}", kind.level, sentence, link)
+        if (left := len(cases) - SHOWN_MAX) > 0:
+            yield Notice(f"{kind.key}:more", kind.level, f"{left:,} more {kind.more}.", kind.link)
 
 
 def _wait(number: int) -> str:
@@ -106,51 +123,6 @@ def _wait(number: int) -> str:
 
 
 # Nodes
-
-
-def _nodes(nodes: Sequence[NodeRow], time: float) -> Iterator[Notice]:
-    there = [node for node in nodes if node.state != "gone"]
-
-    def few(
-        kind: str, level: Level, many: str, cases: Iterable[NodeRow], of: Callable[[NodeRow], str]
-    ) -> Iterator[Notice]:
-        concerned = [*cases]
-        named = ((node.address, of(node), node_link(node.address)) for node in concerned)
-        return _few(kind, level, named, len(concerned), (f"nodes {many}", "/nodes?sort=state"))
-
-    for state in ("gone", "silent", "unregistered"):
-        level: Level = "warn" if state != "gone" else "bad"
-        concerned = [node for node in nodes if node.state == state and not node.was_drained]
-        concerned.sort(key=lambda node: -node.waiting)
-        yield from few(state, level, f"are {state}", concerned, lambda node: _of_state(node, time))
-    yield from few(
-        "drained",
-        "note",
-        "were drained and have left",
-        (node for node in nodes if node.was_drained),
-        lambda node: f"was drained and has left, {_since(node, time)} ago; no messages are there",
-    )
-    yield from few(
-        "short",
-        "bad",
-        "have a full disk",
-        (node for node in there if node.is_short),
-        lambda _: "refuses publishes: its disk is full",
-    )
-    yield from few(
-        "draining",
-        "note",
-        "are draining",
-        (node for node in there if node.draining),
-        lambda node: f"is draining; {_wait(node.waiting)}",
-    )
-    yield from few(
-        "health",
-        "bad",
-        "have disk errors",
-        (node for node in there if not node.is_well and not node.is_short),
-        lambda node: f"has a disk error: {node.health}",
-    )
 
 
 def _since(node: NodeRow, time: float) -> str:
@@ -188,47 +160,77 @@ def _of_error(error: str) -> str:
     return f"does not answer: {error}"
 
 
+def _has_state(state: NodeState) -> Callable[[NodeRow], bool]:
+    return lambda node: node.state == state and not node.was_drained
+
+
+def _waiting(node: NodeRow) -> float:
+    return node.waiting
+
+
+BY_STATE: Final = "/nodes?sort=state"
+NODES: Final = (
+    Kind("gone", "bad", _has_state("gone"), _of_state, "nodes are gone", BY_STATE, _waiting),
+    Kind("silent", "warn", _has_state("silent"), _of_state, "nodes are silent", BY_STATE, _waiting),
+    Kind(
+        "unregistered",
+        "warn",
+        _has_state("unregistered"),
+        _of_state,
+        "nodes are unregistered",
+        BY_STATE,
+        _waiting,
+    ),
+    Kind(
+        "drained",
+        "note",
+        lambda node: node.was_drained,
+        lambda node, time: (
+            f"was drained and has left, {_since(node, time)} ago; no messages are there"
+        ),
+        "nodes were drained and have left",
+        BY_STATE,
+    ),
+    Kind(
+        "short",
+        "bad",
+        lambda node: node.is_short and node.state != "gone",
+        lambda *_: "refuses publishes: its disk is full",
+        "nodes have a full disk",
+        BY_STATE,
+    ),
+    Kind(
+        "draining",
+        "note",
+        lambda node: node.draining and node.state != "gone",
+        lambda node, _: f"is draining; {_wait(node.waiting)}",
+        "nodes are draining",
+        BY_STATE,
+    ),
+    Kind(
+        "health",
+        "bad",
+        lambda node: not node.is_well and not node.is_short and node.state != "gone",
+        lambda node, _: f"has a disk error: {node.health}",
+        "nodes have disk errors",
+        BY_STATE,
+    ),
+)
+
+
 # Channels
 
 
-def _channels(rows: Sequence[ChannelRow]) -> Iterator[Notice]:
-    def grows(row: ChannelRow) -> bool:
-        growth = row.growth or 0.0
-        return growth >= GROWTH_MIN and growth * 60 >= GROWN_MIN * row.depth
-
-    def few(
-        kind: str,
-        level: Level,
-        cases: list[ChannelRow],
-        of: Callable[[ChannelRow], str],
-        more: tuple[str, str],
-    ) -> Iterator[Notice]:
-        named = ((f"{r.topic}/{r.channel}", of(r), channel_link(r.topic, r.channel)) for r in cases)
-        link = f"/topics?view=channels&state={more[1]}"
-        return _few(kind, level, named, len(cases), (f"channels {more[0]}", link))
-
-    by_depth = sorted(rows, key=lambda row: -row.depth)
-    stuck = [row for row in rows if row.state == "stuck"]
-    stuck.sort(key=lambda row: -row.depth - row.in_flight)
-    yield from few("stuck", "bad", stuck, _stuck, ("have consumers that finish nothing", "stuck"))
-    alone = [row for row in by_depth if row.state == "no consumers" and row.depth]
-    more = ("have no consumers and grow", "no+consumers")
-    yield from few("no-consumers", "bad", [row for row in alone if grows(row)], _alone, more)
-    idle = [row for row in alone if not grows(row)]
-    more = ("with messages have no consumers", "no+consumers")
-    yield from few("no-consumers-idle", "warn", idle, _alone, more)
-    growing = [r for r in rows if r.state in ("ok", "behind") and r.depth and grows(r)]
-    growing.sort(key=lambda row: -(row.growth or 0.0))
-    more = ("grow faster than they are read", "behind")
-    yield from few("growing", "warn", growing, _growing, more)
-    behind = [row for row in rows if row.state == "behind" and row.depth and not grows(row)]
-    behind.sort(key=lambda row: -(row.lag_seconds or 0.0))
-    yield from few("behind", "note", behind, _behind, ("are behind", "behind"))
-    paused = [row for row in by_depth if row.state == "paused"]
-    yield from few("paused", "note", paused, _paused, ("are paused", "paused"))
+def _grows(row: ChannelRow) -> bool:
+    growth = row.growth or 0.0
+    return growth >= GROWTH_MIN and growth * 60 >= GROWN_MIN * row.depth
 
 
-def _stuck(row: ChannelRow) -> str:
+def _is_alone(row: ChannelRow) -> bool:
+    return row.state == "no consumers" and row.depth > 0
+
+
+def _stuck(row: ChannelRow, _: float) -> str:
     who = count(row.clients, "consumer") if row.clients else "a range reader"
     has = "have" if row.clients > 1 else "has"
     in_flight = f", {row.in_flight:,} in flight" if row.in_flight else ""
@@ -236,27 +238,86 @@ def _stuck(row: ChannelRow) -> str:
     return f"is stuck: {who} {has} finished nothing for {since}; {_wait(row.depth)}{in_flight}"
 
 
-def _alone(row: ChannelRow) -> str:
+def _alone(row: ChannelRow, _: float) -> str:
     more = f", {rate(row.growth)} more per second" if row.growth and row.growth > 0 else ""
     return f"has no consumers; {_wait(row.depth)}{more}"
 
 
-def _growing(row: ChannelRow) -> str:
+def _growing(row: ChannelRow, _: float) -> str:
     grows = f"grows by {rate(row.growth or 0)} messages per second; {_wait(row.depth)}"
     if row.out_rate is None:
         return grows
     return f"{grows}. Its consumers finish {rate(row.out_rate)} per second"
 
 
-def _behind(row: ChannelRow) -> str:
+def _behind(row: ChannelRow, _: float) -> str:
     until = ""
     if row.clear_seconds is not None and row.clear_seconds != math.inf:
         until = f"; at this rate it will catch up in {duration(row.clear_seconds)}"
     return f"is behind by {duration(row.lag_seconds or 0)}, {_wait(row.depth)}{until}"
 
 
-def _paused(row: ChannelRow) -> str:
-    return f"is paused; {_wait(row.depth)}"
+def _depth(row: ChannelRow) -> float:
+    return row.depth
+
+
+BY_CHANNEL: Final = "/topics?view=channels&state="
+CHANNELS: Final = (
+    Kind(
+        "stuck",
+        "bad",
+        lambda row: row.state == "stuck",
+        _stuck,
+        "channels have consumers that finish nothing",
+        f"{BY_CHANNEL}stuck",
+        lambda row: row.depth + row.in_flight,
+    ),
+    Kind(
+        "no-consumers",
+        "bad",
+        lambda row: _is_alone(row) and _grows(row),
+        _alone,
+        "channels have no consumers and grow",
+        f"{BY_CHANNEL}no+consumers",
+        _depth,
+    ),
+    Kind(
+        "no-consumers-idle",
+        "warn",
+        lambda row: _is_alone(row) and not _grows(row),
+        _alone,
+        "channels with messages have no consumers",
+        f"{BY_CHANNEL}no+consumers",
+        _depth,
+    ),
+    Kind(
+        "growing",
+        "warn",
+        lambda row: row.state in ("ok", "behind") and row.depth > 0 and _grows(row),
+        _growing,
+        "channels grow faster than they are read",
+        f"{BY_CHANNEL}behind",
+        lambda row: row.growth or 0.0,
+    ),
+    Kind(
+        "behind",
+        "note",
+        lambda row: row.state == "behind" and row.depth > 0 and not _grows(row),
+        _behind,
+        "channels are behind",
+        f"{BY_CHANNEL}behind",
+        lambda row: row.lag_seconds or 0.0,
+    ),
+    Kind(
+        "paused",
+        "note",
+        lambda row: row.state == "paused",
+        lambda row, _: f"is paused; {_wait(row.depth)}",
+        "channels are paused",
+        f"{BY_CHANNEL}paused",
+        _depth,
+    ),
+)
 
 
 # Topics

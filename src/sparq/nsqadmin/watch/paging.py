@@ -8,8 +8,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from operator import attrgetter
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sparq.cluster.figures import STATES
 
@@ -20,8 +20,7 @@ LIMIT: Final = 50
 BY_NAME: Final = "name"
 
 
-@dataclass(frozen=True, slots=True)
-class ListPage(Generic[T]):
+class ListPage(NamedTuple, Generic[T]):
     """A page of a list.
 
     Attributes:
@@ -73,7 +72,7 @@ def in_order(
     name, wanted, found = sort.removeprefix("-"), filter.lower(), [*rows]
     one: Any = found[0] if found else None
     if name != BY_NAME and one is not None and not hasattr(one, name):
-        fields = sorted(getattr(type(one), "__dataclass_fields__", ()))
+        fields = sorted(getattr(one, "__struct_fields__", ()))
         raise ValueError(f"sort must be one of {', '.join((BY_NAME, *fields))}")
     if state and (state not in STATES or (one is not None and not hasattr(one, "state"))):
         raise ValueError(f"state must be one of {', '.join(STATES)}")
@@ -85,15 +84,12 @@ def in_order(
         found = [row for row in found if wanted in getattr(row, "text", "").lower()]
     if name == BY_NAME:
         return found[::-1] if sort != name else found
-    valued = [(_value(row, name), row) for row in found]
-    known = [(value, row) for value, row in valued if value is not None]
-    known.sort(key=lambda pair: pair[0], reverse=sort != name)
-    return [row for _, row in known] + [row for value, row in valued if value is None]
-
-
-def _value(row: Any, name: str) -> Any:
-    """The value by which a row is sorted; None: unknown."""
-    found = getattr(row, name)
-    if name == "state" and found in STATES:
-        return STATES.index(found)
-    return len(found) if isinstance(found, tuple) else found
+    get: Any = attrgetter(name)
+    known = [row for row in found if get(row) is not None]
+    unknown = [row for row in found if get(row) is None] if len(known) < len(found) else []
+    key = get
+    if known and isinstance(get(known[0]), tuple):
+        key = lambda row: len(get(row))  # noqa: E731 # a column of lists is sorted by their length
+    elif name == "state" and known and get(known[0]) in STATES:
+        key = lambda row: STATES.index(row.state)  # noqa: E731 # worse states come later
+    return sorted(known, key=key, reverse=sort != name) + unknown

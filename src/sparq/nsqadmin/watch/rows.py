@@ -7,16 +7,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from sparq.cluster.rows import Row
 
 NodeState: TypeAlias = Literal["up", "silent", "unregistered", "gone"]
 Level: TypeAlias = Literal["bad", "warn", "note"]
 LEVELS: tuple[Level, ...] = ("bad", "warn", "note")
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRow:
+class NodeRow(Row):
     """One nsqd.
 
     Attributes:
@@ -84,8 +86,7 @@ class NodeRow:
         return self.state == "gone" and self.draining and not left
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(Row):
     """The totals of the cluster; figures of `silent` nodes count, those of gone nodes do not.
 
     Attributes:
@@ -109,8 +110,7 @@ class Totals:
     lag_seconds: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Lookupd:
+class Lookupd(Row):
     """An nsqlookupd.
 
     Attributes:
@@ -124,8 +124,7 @@ class Lookupd:
     nodes: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Row):
     """Trouble that needs attention.
 
     Attributes:
@@ -141,8 +140,7 @@ class Notice:
     link: str
 
 
-@dataclass(slots=True)
-class ClientGroup:
+class ClientGroup(Struct, forbid_unknown_fields=True):
     """Consumer connections of one kind, grouped by host and user agent.
 
     Attributes:

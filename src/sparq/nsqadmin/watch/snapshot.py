@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from sparq.cluster.nodes import Node as Listed
+from sparq.cluster.figures import NsqdFigures
+from sparq.cluster.nodes import Node
 from sparq.cluster.rows import (
     Answer,
     ChannelPast,
@@ -20,10 +21,10 @@ from sparq.cluster.rows import (
     Key,
     NodeStats,
     RowTable,
+    Tables,
     TopicRow,
-    node_sums,
+    sums_of,
     tables,
-    total,
 )
 from sparq.nsqadmin.watch.attention import attention
 from sparq.nsqadmin.watch.history import History
@@ -31,10 +32,10 @@ from sparq.nsqadmin.watch.rows import Lookupd, NodeRow, NodeState, Notice, Total
 from sparq.protocol.names import one_line
 
 COUNTED: Final = ("up", "silent", "unregistered")
+NO_STATS: Final = NodeStats(NsqdFigures(), 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(NamedTuple):
     """One nsqd as the watch has seen it; times are seconds since 1970.
 
     Attributes:
@@ -44,7 +45,7 @@ class Observed:
         base: earlier statistics from which its rates are computed; None if there are none.
     """
 
-    node: Listed
+    node: Node
     state: NodeState
     since_at: float
     answered_at: float | None
@@ -54,9 +55,9 @@ class Observed:
     base: NodeStats | None = None
 
     @property
-    def answers(self) -> list[Answer]:
-        """Its answer, if it has ever answered."""
-        return [] if self.stats is None else [(self.stats, self.base)]
+    def answer(self) -> Answer:
+        """Its figures, and the earlier ones; without any topic if it has never answered."""
+        return self.stats or NO_STATS, self.base
 
 
 @dataclass(frozen=True)
@@ -104,26 +105,25 @@ class ClusterSnapshot:
         """The notices that link to one of these pages."""
         return [notice for notice in self.notices if notice.link in links]
 
-    def at_node(self, address: str) -> tuple[RowTable[TopicRow], RowTable[ChannelRow]]:
+    def at_node(self, address: str) -> Tables:
         """The topics and channels of one node, with its last figures."""
-        seen = [each for each in self.observed if each.node.address == address]
-        return tables(seen[0].answers if seen else ())[:2]
+        return tables(each.answer for each in self.observed if each.node.address == address)
 
     def topic_nodes(self, topic: str) -> list[tuple[NodeRow, TopicRow]]:
         """The nodes that have a topic, including gone ones, each with its own figures."""
-        return [(node, row) for node, topics, _ in self._at(topic) for row in topics]
+        return [(node, row) for node, found in self._at(topic) for row in found.topics]
 
     def channel_nodes(self, topic: str, channel: str) -> list[tuple[NodeRow, ChannelRow]]:
         """The nodes that have a channel, including gone ones, each with its own figures."""
-        found = [(node, channels.find(topic, channel)) for node, _, channels in self._at(topic)]
+        found = [(node, found.channels.find(topic, channel)) for node, found in self._at(topic)]
         return [(node, row) for node, row in found if row is not None]
 
-    def _at(self, topic: str) -> list[tuple[NodeRow, RowTable[TopicRow], RowTable[ChannelRow]]]:
+    def _at(self, topic: str) -> list[tuple[NodeRow, Tables]]:
         """A topic and its channels at each node that has it."""
         return [
-            (node, *tables(seen.answers, topic)[:2])
+            (node, tables([seen.answer], topic))
             for node, seen in zip(self.nodes, self.observed, strict=True)
-            if seen.stats is not None and (topic, "") in seen.stats.rows
+            if topic in seen.answer[0].names.places
         ]
 
 
@@ -163,10 +163,11 @@ class SnapshotBuilder(ChannelPast):
         counted = [each for each in observed if each.state in COUNTED]
         self._now, self._before, self._moved = now, self._moved, {}
         self._base = self.history.base(time, frozenset(each.node.address for each in counted))
-        answers = [answer for each in counted for answer in each.answers]
-        topics, channels, left_out = tables(answers, past=self)
+        topics, channels, sums, left_out = tables((each.answer for each in counted), past=self)
         nodes = tuple(_node(seen) for seen in observed)
-        totals = _totals(nodes, topics, channels)
+        lags = [row.lag_seconds for row in channels if row.lag_seconds is not None]
+        up, lag = sum(node.is_well for node in nodes), max(lags, default=None)
+        totals = Totals(nodes=len(nodes), nodes_up=up, **sums, lag_seconds=lag)
         self.history.add(time, topics, channels, nodes, totals)
         notices = attention(
             time=time,
@@ -198,12 +199,12 @@ class SnapshotBuilder(ChannelPast):
 
 
 def _node(seen: Observed) -> NodeRow:
-    listed, stats = seen.node, seen.stats
-    figures = None if stats is None else stats.figures
-    version, own, sums = listed.version, None, node_sums(*seen.answers)
-    if figures is not None:
-        version, own = one_line(figures.version), figures.sparq_version
+    listed, (stats, base) = seen.node, seen.answer
+    nsqd, version = stats.nsqd, listed.version
+    if seen.stats is not None:
+        version, own = one_line(nsqd.version), nsqd.sparq_version
         version = version if own is None else f"{version} (sparq {one_line(own)})"
+    sums = sums_of(stats.counts, stats.rates(base), stats.names.is_topic)
     return NodeRow(
         address=listed.address,
         hostname=listed.hostname,
@@ -217,34 +218,13 @@ def _node(seen: Observed) -> NodeRow:
         since_at=seen.since_at,
         answered_at=seen.answered_at,
         error=seen.error,
-        is_sparq=own is not None,
-        health="" if figures is None else one_line(figures.health),
-        is_short=figures is not None and figures.is_short,
-        draining=figures is not None and figures.draining,
-        started_at=0 if figures is None else figures.start_time,
+        is_sparq=nsqd.sparq_version is not None,
+        health=one_line(nsqd.health),
+        is_short=nsqd.is_short,
+        draining=nsqd.draining,
+        started_at=nsqd.start_time,
         lookupds=seen.lookupds,
         tombstoned=tuple(name for name, is_hidden in listed.topics if is_hidden),
         out_of_date=listed.out_of_date,
-        **sums,
-    )
-
-
-def _totals(
-    nodes: Sequence[NodeRow], topics: RowTable[TopicRow], channels: RowTable[ChannelRow]
-) -> Totals:
-    names = ("waiting", "in_flight", "deferred", "clients", "messages")
-    sums = {name: sum(getattr(row, name) for row in topics) for name in names}
-    lags = [row.lag_seconds for row in channels if row.lag_seconds is not None]
-    return Totals(
-        nodes=len(nodes),
-        nodes_up=sum(node.is_well for node in nodes),
-        topics=len(topics),
-        channels=len(channels),
-        **sums,
-        in_rate=total(row.in_rate for row in topics),
-        byte_rate=total(row.byte_rate for row in topics),
-        out_rate=total(row.out_rate for row in channels),
-        requeue_rate=total(row.requeue_rate for row in channels),
-        timeout_rate=total(row.timeout_rate for row in channels),
-        lag_seconds=max(lags, default=None),
+        **{name: sums[name] for name in sums.keys() & {*NodeRow.__struct_fields__}},
     )

@@ -1,4 +1,4 @@
-"""Queries the cluster in rounds, once for all viewers.
+"""Queries the cluster in rounds, once for all viewers, and derives the state of each nsqd.
 
 1. A round asks nsqlookupds for the nodes, and every node for its `/stats`, without clients. While
    there are viewers, a round runs every second, so that a publish shows within two seconds. If a
@@ -12,6 +12,11 @@
    fetched at a time, so that those of 20 large nodes are not in memory together; a query that has
    waited `SLOT_SECONDS` for its turn no longer waits.
 4. If there is much to parse, rounds are less frequent: parsing takes at most a third of a core.
+5. `up`: it answered the last query. `silent`: a query has been without an answer for
+   `SILENT_SECONDS`, or its answer was invalid. `gone`: it refused the connection, or did not answer
+   within the timeout of a call. `unregistered`: it answers, but no nsqlookupd lists it.
+6. Only one query of a node runs at a time; a late answer is used when it arrives.
+7. A call that fails at once is repeated once: a keep-alive connection may just have been closed.
 """
 
 from __future__ import annotations
@@ -20,18 +25,19 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Self, TypeVar
+from typing import Final, Self, TypeAlias, TypeVar
 
-from sparq.cluster.figures import read
+from sparq.cluster.figures import decode
 from sparq.cluster.fleet import FIGURES, Fleet, Gathered
 from sparq.cluster.nodes import Node, given_node
 from sparq.cluster.rows import NodeStats
+from sparq.cluster.upstream import UpstreamError
 from sparq.nsqadmin.watch.detail import Detail, Details, SharedAnswer
-from sparq.nsqadmin.watch.node_watch import NodeWatch
-from sparq.nsqadmin.watch.rows import ClientGroup, Lookupd
-from sparq.nsqadmin.watch.snapshot import ClusterSnapshot, SnapshotBuilder
+from sparq.nsqadmin.watch.rows import ClientGroup, Lookupd, NodeState
+from sparq.nsqadmin.watch.snapshot import ClusterSnapshot, Observed, SnapshotBuilder
+from sparq.protocol.names import one_line
 
 INTERVAL_SECONDS: Final = 1.0
 LARGE_SECONDS: Final = 2.0
@@ -65,9 +71,106 @@ CONFIGURED_SECONDS: Final = 10.0
 """How often configured nodes are asked for their names, which takes two more queries each."""
 
 NAMES_SECONDS: Final = 2.0
+SILENT_SECONDS: Final = 1.5
+RATE_SECONDS_MIN: Final = 0.9
+"""Minimum time between two answers for a rate: over less time, a few messages would be a jump."""
+
+QUICK_SECONDS: Final = 0.5
+"""A call that took longer to fail is not repeated."""
+
 T = TypeVar("T")
 
+Ask: TypeAlias = Callable[[Node], Awaitable[NodeStats]]
+
 logger = logging.getLogger(__name__)
+
+
+class NodeWatch:
+    """The state and the last figures of one nsqd.
+
+    Attributes:
+        node: as it was last listed.
+        is_listed: whether an nsqlookupd lists it, or it was configured.
+        is_gone: whether the last query got no HTTP answer.
+        is_dismissed: whether a user has dismissed it since then: it is not shown.
+        since_at: when its current state began, seconds since 1970.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.is_listed = True
+        self._task: asyncio.Task[None] | None = None
+        self._stats: NodeStats | None = None
+        self._base: NodeStats | None = None
+        self._asked_at = 0.0
+        self._answered_at: float | None = None
+        self._error = ""
+        self.is_gone = self.is_dismissed = False
+        self._state: NodeState = "silent"
+        self.since_at = time.time()
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a query is running."""
+        return self._task is not None and not self._task.done()
+
+    @property
+    def waiting(self) -> int:
+        """Number of waiting messages, from the last figures."""
+        return 0 if self._stats is None else self._stats.waiting
+
+    def start(self, ask: Ask) -> asyncio.Task[None]:
+        """Start a query; no other query may be running."""
+        self._asked_at = time.monotonic()
+        self._task = asyncio.create_task(self._query(ask))
+        return self._task
+
+    async def stop(self) -> None:
+        """Cancel a running query."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _query(self, ask: Ask) -> None:
+        try:
+            try:
+                stats = await ask(self.node)
+            except UpstreamError as error:
+                if error.status or time.monotonic() - self._asked_at > QUICK_SECONDS:
+                    raise
+                stats = await ask(self.node)
+        except UpstreamError as error:
+            self._error, self.is_gone = error.reason, error.status == 0
+            return
+        except ValueError as error:
+            self._error, self.is_gone = one_line(str(error)), False
+            return
+        last = self._stats
+        if last is not None and stats.at_seconds - last.at_seconds >= RATE_SECONDS_MIN:
+            self._base = last
+        self._stats, self._answered_at = stats, time.time()
+        self._error, self.is_gone, self.is_dismissed = "", False, False
+
+    def observed(self, lookupds: Sequence[str]) -> Observed:
+        """The node's current state; `lookupds` are the addresses of the nsqlookupds in use."""
+        is_late = self.is_pending and time.monotonic() - self._asked_at > SILENT_SECONDS
+        state: NodeState = "up" if self.is_listed else "unregistered"
+        if self.is_gone:
+            state = "gone"
+        elif self._error or is_late or self._stats is None:
+            state = "silent"
+        if state != self._state:
+            self._state, self.since_at = state, time.time()
+        return Observed(
+            node=self.node,
+            state=state,
+            since_at=self.since_at,
+            answered_at=self._answered_at,
+            error=self._error,
+            lookupds=tuple(at for at in lookupds if self.is_listed and self.node.is_on(at)),
+            stats=self._stats,
+            base=None if state == "gone" else self._base,
+        )
 
 
 class ClusterWatch:
@@ -254,7 +357,7 @@ class ClusterWatch:
             asked_at = time.monotonic()
             answer = await self._fleet.upstream.read(node.at, "/stats", **FIGURES)
             self._largest_bytes = max(self._largest_bytes, len(answer))
-            return await self._in_thread(lambda: NodeStats(read(answer), asked_at))
+            return await self._in_thread(lambda: NodeStats(decode(answer), asked_at))
         finally:
             if has_slot:
                 self._slots.release()

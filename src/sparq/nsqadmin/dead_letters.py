@@ -15,14 +15,21 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct, structs
 
 from sparq.cluster.fleet import Fleet
 from sparq.daemon.access.audit import AuditLog
-from sparq.nsqadmin.messages.asking import Refused
-from sparq.nsqadmin.messages.peek import DisplayLimits, MessagePage, log_page, whole_body
-from sparq.nsqadmin.messages.times import ns_of
+from sparq.nsqadmin.messages import (
+    EVERYTHING,
+    DisplayLimits,
+    MessagePage,
+    Refused,
+    log_page,
+    ns_of,
+    whole_body,
+)
 
 NAMED: Final = re.compile(
     r"(?P<from>.+?)[._-](?:dead|dlq|dead[._-]?letters?|failed)(?:#ephemeral)?", re.IGNORECASE
@@ -41,8 +48,7 @@ def origin(topic: str) -> str:
     return found["from"] if found else ""
 
 
-@dataclass(frozen=True, slots=True)
-class FailureHistory:
+class FailureHistory(Struct, frozen=True, forbid_unknown_fields=True):
     """The history of a letter.
 
     Attributes:
@@ -51,23 +57,20 @@ class FailureHistory:
         last_sent_at: when the last of these was sent back; "" if there is none.
     """
 
-    sent_at: str = ""
-    came_back: int = 0
-    last_sent_at: str = ""
+    sent_at: str
+    came_back: int
+    last_sent_at: str
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterPage:
+class DeadLetterPage(MessagePage):
     """A page of dead letters, the oldest first.
 
     Attributes:
         origin: the topic that they come from, by the name; "" if unknown.
-        page: the messages.
         marks: the history of each letter, by `node/id`.
     """
 
     origin: str
-    page: MessagePage
     marks: dict[str, FailureHistory]
 
 
@@ -82,7 +85,7 @@ class DeadLetterList:
         self._reading = asyncio.Lock()
 
     async def page(
-        self, topic: str, *, place: str = "", after: str = "", show: DisplayLimits | None = None
+        self, topic: str, *, place: str = "", after: str = "", show: DisplayLimits = EVERYTHING
     ) -> DeadLetterPage:
         """Fetch a page of a dead-letter topic.
 
@@ -91,12 +94,19 @@ class DeadLetterList:
         """
         page = await log_page(self._fleet, topic, place=place, after=after, show=show)
         sent = await self.sent(topic)
-        before = await self._sent_bodies(topic, sent)
-        keys = [(f"{m['node']}/{m['id']}", m) for m in page.messages]
-        found = await asyncio.gather(*(self._mark(topic, k, m, sent, before) for k, m in keys))
-        return DeadLetterPage(
-            origin(topic), page, dict(zip([k for k, _ in keys], found, strict=True))
-        )
+        latest = [*sent][:SENT_MAX]
+        # Times when letters were sent back, by the hash of their body.
+        before: dict[bytes, list[str]] = {}
+        for key, body in zip(latest, await self._hashes_of(topic, latest), strict=True):
+            if body:
+                before.setdefault(body, []).append(sent[key])
+        keys = [f"{message['node']}/{message['id']}" for message in page.messages]
+        bodies = await self._hashes_of(topic, keys) if before else [b""] * len(keys)
+        marks = {}
+        for key, message, body in zip(keys, page.messages, bodies, strict=True):
+            times = [at for at in before.get(body, ()) if ns_of(at) < ns_of(message["time"])]
+            marks[key] = FailureHistory(sent.get(key, ""), len(times), max(times, default=""))
+        return DeadLetterPage(**structs.asdict(page), origin=origin(topic), marks=marks)
 
     async def sent(self, topic: str) -> dict[str, str]:
         """Times when letters of a topic were last sent back, by `node/id`, the latest first."""
@@ -111,31 +121,8 @@ class DeadLetterList:
                 before = page.next
         return sent
 
-    async def _mark(
-        self,
-        topic: str,
-        key: str,
-        message: Mapping[str, Any],
-        sent: Mapping[str, str],
-        before: Mapping[bytes, Sequence[str]],
-    ) -> FailureHistory:
-        sent_at = sent.get(key, "")
-        if not before:
-            return FailureHistory(sent_at)
-        body = await self._hash(topic, key)
-        came_at = ns_of(message["time"])
-        times = [at for at in before.get(body, ()) if ns_of(at) < came_at]
-        return FailureHistory(sent_at, len(times), max(times, default=""))
-
-    async def _sent_bodies(self, topic: str, sent: Mapping[str, str]) -> dict[bytes, list[str]]:
-        """Times when letters were sent back, by the hash of their body."""
-        keys = list(sent)[:SENT_MAX]
-        hashes = await asyncio.gather(*(self._hash(topic, key) for key in keys))
-        found: dict[bytes, list[str]] = {}
-        for key, body in zip(keys, hashes, strict=True):
-            if body:
-                found.setdefault(body, []).append(sent[key])
-        return found
+    async def _hashes_of(self, topic: str, keys: Sequence[str]) -> list[bytes]:
+        return await asyncio.gather(*(self._hash(topic, key) for key in keys))
 
     async def _hash(self, topic: str, key: str) -> bytes:
         """Hash of a letter's body; b"" if it cannot be fetched, which the next call retries."""

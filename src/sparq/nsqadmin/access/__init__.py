@@ -1,1 +1,0 @@
-"""Access control of nsqadmin: identities, roles, sessions, and entries for the audit log."""

@@ -1,0 +1,827 @@
+"""The messages of a topic over all of its nodes: pages of a channel, a log or a search, and one.
+
+1. Nothing is consumed: nodes only show messages (docs/http.md, "Looking into a queue").
+2. Nodes' answers are checked before any of it is used. A node that fails, or sends an answer of
+   another form, is reported, and the messages of all other nodes are shown. Go's nsqd serves none
+   of these routes: it is listed in `unable`, and pages explain this instead of showing an error.
+3. A page is merged from one page of each node, so the nodes' own limits also limit memory here.
+4. A message is the node's own object plus `node`, the node's address: two nodes may have the same
+   id.
+5. A page's token comes from an earlier answer and is not trusted when the client sends it back: of
+   the nodes in it, only those that have the topic now are queried, and its size is limited. For
+   each node it has `after`, the node's own token of the page being shown, and `last`, the last
+   message of that page that was shown. The page is fetched again, and the messages up to `last` are
+   skipped. So messages that have left the list since then neither hide nor repeat others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import heapq
+import math
+import re
+import zlib
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Struct
+
+from sparq.cluster.figures import SeekResult, seek_result
+from sparq.cluster.fleet import Fleet, UnknownNode
+from sparq.cluster.nodes import Node
+from sparq.cluster.upstream import NO_ROUTE, UpstreamError
+from sparq.daemon.http import HttpError
+from sparq.options.units import SECOND
+from sparq.protocol.names import one_line
+
+LIMIT: Final = 50
+LIMIT_MAX: Final = 1000
+SHOWN_BYTES: Final = 64 << 10
+SHOWN_BYTES_MAX: Final = 1 << 20
+"""The largest part of a body that an nsqd shows."""
+
+BUDGET_MS: Final = 100
+EMPTY_PAGES_MAX: Final = 3
+"""Pages of one node without new messages, after which its list is left to the next request."""
+
+TOKEN_MAX: Final = 64 << 10
+JSON_MAX: Final = 256 << 10
+QUOTED_MAX: Final = 200
+NOT_THERE: Final = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "MESSAGE_NOT_FOUND")
+ID: Final = re.compile(r"[0-9a-f]{16}")
+STATES: Final = ("waiting", "in_flight", "deferred")
+
+T = TypeVar("T")
+Nodes: TypeAlias = dict[str, Node]
+Message: TypeAlias = dict[str, Any]
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+Digits: TypeAlias = Annotated[str, Meta(pattern="^[0-9]{1,20}$")]
+
+
+class Refused(HttpError):
+    """A query is refused or cannot be answered; the code is a node's, or has the same form."""
+
+    def __init__(self, code: str, status: int = 400) -> None:
+        super().__init__(status, code)
+
+
+def ns_of(text: str) -> int:
+    """Parse `2026-11-23T12:00:00.123456789Z` into nanoseconds since 1970.
+
+    Raises:
+        ValueError: the text is no such time.
+    """
+    # The fraction is read by hand: datetime has microseconds only.
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    moment = datetime.fromisoformat(whole).replace(tzinfo=UTC)
+    return int(moment.timestamp()) * SECOND + int(fraction.ljust(9, "0")[:9] or 0)
+
+
+def text_of(ns: int) -> str:
+    """Format a time as text; whole seconds have no fraction."""
+    seconds, rest = divmod(ns, SECOND)
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{rest:09d}Z" if rest else f"{text}Z"
+
+
+# What nodes send
+
+
+class MessageHolder(Struct):
+    """The consumer that has a message in flight."""
+
+    client_id: str
+    hostname: str
+    user_agent: str
+
+
+class NodeMessage(Struct, kw_only=True):
+    """A message as nsqd shows it (docs/http.md), and its node's address."""
+
+    id: str
+    time: str
+    index: Digits
+    timestamp: Digits
+    size: int
+    node: str = ""
+    attempts: int | None = None
+    state: Literal["waiting", "in_flight", "deferred", "finished"] | None = None
+    client: MessageHolder | None = None
+    since: str | None = None
+    deadline: str | None = None
+    due: str | None = None
+    in_flight_seconds: float | None = None
+    due_seconds: float | None = None
+    body: str = ""
+    encoding: str = ""
+    cut: bool = False
+    letter: dict[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError: `due` is no time."""
+        if self.due:
+            ns_of(self.due)
+
+
+class NodePage(Struct):
+    """A node's page of messages, or its step of a search."""
+
+    messages: list[NodeMessage] = []
+    next: str | None = None
+    total: int | None = None
+    first_index: str | None = None
+    end_index: Digits | None = None
+    older_are_gone: bool = False
+    done: bool = False
+    progress: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    scanned: Count = 0
+    scanned_bytes: Count = 0
+    unsearched: Count = 0
+
+
+LETTER_FIELDS: Final = (
+    *("topic", "channel", "id", "attempts", "published", "last_returned", "consumer", "reason"),
+    "redriven",
+)
+
+
+def shown(message: Message, node: str) -> Message:
+    """A checked message with its node; a letter's history has all of its fields, some empty."""
+    letter = message.get("letter")
+    # A publisher writes the history of a letter that a client library gave up.
+    more = {"letter": dict.fromkeys(LETTER_FIELDS, "") | letter} if letter is not None else {}
+    return {**message, **more, "node": node}
+
+
+class Missing(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Part of answers that come from nodes: which could not answer, and why.
+
+    Attributes:
+        errors: by address, why a node did not answer.
+        unable: addresses of Go nsqds, which do not have the route.
+        absent: by address, the error code of a node without this topic, channel or message.
+    """
+
+    errors: dict[str, str]
+    unable: list[str]
+    absent: dict[str, str]
+
+
+@dataclass(slots=True)
+class Answers:
+    """The nodes of a topic, and their answers to one query; see `Missing`."""
+
+    nodes: Nodes
+    errors: dict[str, str] = field(default_factory=dict)
+    unable: list[str] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> dict[str, Any]:
+        """The fields of `Missing`."""
+        return {"errors": self.errors, "unable": self.unable, "absent": self.absent}
+
+    async def query(
+        self, ask: Callable[[Node], Awaitable[T]], only: Iterable[str] | None = None
+    ) -> dict[str, T]:
+        """Query all nodes at once, or those of `only`; return the answers by address.
+
+        `ask` may raise ValueError: the node's answer has another form.
+
+        Raises:
+            Refused: a node rejects the query; or no node has a result: 404 if it does not exist,
+                501 if nodes are Go's, 502 if they did not answer.
+        """
+        asked = [*self.nodes] if only is None else [*only]
+        results = await asyncio.gather(
+            *(ask(self.nodes[address]) for address in asked), return_exceptions=True
+        )
+        found: dict[str, T] = {}
+        wrong = ""
+        for address, answer in zip(asked, results, strict=True):
+            if not isinstance(answer, BaseException):
+                found[address] = answer
+            elif isinstance(answer, ValueError):
+                why = one_line(str(answer))[:QUOTED_MAX]
+                self.errors[address] = f"unreadable answer: {why}"
+            elif not isinstance(answer, UpstreamError):
+                raise answer
+            elif answer.status == 404 and answer.code == NO_ROUTE:
+                self.unable.append(address)
+            elif answer.status == 404 and answer.code.startswith(NOT_THERE):
+                self.absent[address] = answer.code
+            elif answer.status == 400:
+                wrong = answer.code or "INVALID_REQUEST"
+            else:
+                self.errors[address] = answer.reason
+        if wrong:
+            raise Refused(wrong)
+        if asked and not found:
+            if self.absent and not self.errors:
+                raise Refused(next(iter(self.absent.values())), 404)
+            if self.unable and not self.errors:
+                raise Refused("NOT_SUPPORTED: all nodes of this topic are NSQ's Go nsqds", 501)
+            reasons = "; ".join(f"{address}: {why}" for address, why in self.errors.items())
+            raise Refused(f"UPSTREAM_ERROR: {reasons}", 502)
+        return found
+
+
+async def nodes_of(fleet: Fleet, topic: str, only: Iterable[str] = ()) -> Answers:
+    """Find the nodes of a topic, all or those of `only` (addresses).
+
+    Raises:
+        Refused: 404 NODE_NOT_FOUND, 404 TOPIC_NOT_FOUND, 502 UPSTREAM_ERROR.
+    """
+    found = await fleet.producers(topic)
+    errors = {at: why for at, why in found.errors.items() if "TOPIC_NOT_FOUND" not in why}
+    if found.failed and (errors or not found.errors):
+        raise Refused(f"UPSTREAM_ERROR: {found.failure}", 502)
+    nodes = {node.address: node for node in found.value}
+    for address in () if found.failed else only:
+        try:
+            nodes.setdefault(address, await fleet.node(address))
+        except UnknownNode:
+            raise Refused("NODE_NOT_FOUND", 404) from None
+    if not nodes:
+        raise Refused("TOPIC_NOT_FOUND", 404)
+    return Answers({address: nodes[address] for address in only} or nodes, errors)
+
+
+# Pages
+
+Order: TypeAlias = tuple[int, int]
+"""Position of a message in its node's list: its due time in ns (0 in a log), then its index."""
+
+
+class ListPosition(Struct, array_like=True, frozen=True):
+    """Where one node's list continues.
+
+    Attributes:
+        after: the node's token of the page; "" for its first page.
+        last: the last message of the page that was shown; None if none was.
+        progress: of a search, from 0 to 1.
+        is_done: whether the list has ended.
+        total: number of messages in all; only if the list has ended.
+    """
+
+    after: Annotated[str, Meta(max_length=512)] = ""
+    last: Order | None = None
+    progress: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    is_done: bool = False
+    total: int | None = None
+
+
+DONE: Final = ListPosition(progress=1.0, is_done=True)
+Places: TypeAlias = dict[str, ListPosition]
+
+
+def token_of(places: Places) -> str | None:
+    """Encode the places of all nodes as a token; None if all lists have ended."""
+    if all(place.is_done for place in places.values()):
+        return None
+    packed = zlib.compress(msgspec.json.encode(places))
+    return base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+
+def places_in(token: str) -> Places:
+    """Decode a token. Raises ValueError: the text is no token."""
+    try:
+        packed = base64.urlsafe_b64decode(token[: TOKEN_MAX + 1] + "=" * (-len(token) % 4))
+        # Not zlib.decompress: it has no limit, and a token may be forged. A text that is cut here
+        # is no valid JSON.
+        text = zlib.decompressobj().decompress(packed, JSON_MAX)
+        return msgspec.json.decode(text, type=Places)
+    except (ValueError, zlib.error, msgspec.MsgspecError, RecursionError):
+        raise ValueError("use the `next` of an earlier answer") from None
+
+
+def _places(token: str, nodes: Nodes) -> Places:
+    """Where each node's list continues; nodes of the token that are not in `nodes` are left out."""
+    if not token:
+        return dict.fromkeys(nodes, ListPosition())
+    try:
+        return {node: place for node, place in places_in(token).items() if node in nodes}
+    except ValueError:
+        raise Refused("INVALID_ARG_AFTER") from None
+
+
+Messages: TypeAlias = list[
+    Annotated[Message, Meta(extra_json_schema={"$ref": "#/components/schemas/Message"})]
+]
+
+
+class MessagesFound(Missing):
+    """Messages of nodes."""
+
+    messages: Messages
+
+
+class MessagePage(MessagesFound):
+    """A page of messages, ordered by time.
+
+    Attributes:
+        next: token of the next page; None if there is none.
+        total: number of messages in all; None if unknown.
+        reach: by node, `first_index` and `end_index` of its log; only for log pages.
+        older_are_gone: whether the requested place is before a log's oldest message.
+    """
+
+    next: str | None
+    total: int | None
+    older_are_gone: bool
+    reach: dict[str, dict[str, str | None]]
+
+
+class SearchPage(MessagesFound):
+    """The result of one step of a search.
+
+    Attributes:
+        next: token that continues the search; None if it is complete.
+        done: whether the whole range has been searched.
+        progress: the part of the range that has been searched, from 0 to 1.
+        scanned, scanned_bytes: messages and bytes searched in this step.
+        unsearched: messages that were too large to search.
+    """
+
+    next: str | None
+    done: bool
+    progress: Annotated[float, Meta(ge=0, le=1)]
+    scanned: Count
+    scanned_bytes: Count
+    unsearched: Count
+
+
+@dataclass(frozen=True, slots=True)
+class DisplayLimits:
+    """How many messages to show, and how much of each.
+
+    Attributes:
+        limit: messages per page.
+        bodies, body_bytes: whether to show bodies, and the maximum number of bytes of each.
+        nodes: addresses of the nodes to show messages of; empty: all.
+    """
+
+    limit: int = LIMIT
+    bodies: bool = True
+    body_bytes: int = SHOWN_BYTES
+    nodes: tuple[str, ...] = ()
+
+    def query(self) -> dict[str, str]:
+        """Query parameters for a node."""
+        shown = {"body_bytes": str(self.body_bytes)} if self.bodies else {"bodies": "false"}
+        return {"limit": str(self.limit), **shown}
+
+
+EVERYTHING: Final = DisplayLimits()
+
+
+async def peek(
+    fleet: Fleet,
+    topic: str,
+    channel: str,
+    *,
+    state: str = "waiting",
+    after: str = "",
+    show: DisplayLimits = EVERYTHING,
+) -> MessagePage:
+    """Fetch a page of a channel's messages that wait, are in flight or are deferred.
+
+    Raises:
+        Refused: the topic or channel does not exist, or an argument is wrong.
+    """
+    if state not in STATES:
+        raise Refused(f"INVALID_ARG_STATE: use {', '.join(STATES)}")
+    query = {"topic": topic, "channel": channel, "state": state, **show.query()}
+    return await _page(fleet, "/channel/messages", query, after, show)
+
+
+async def log_page(
+    fleet: Fleet,
+    topic: str,
+    *,
+    place: str = "",
+    channel: str = "",
+    after: str = "",
+    show: DisplayLimits = EVERYTHING,
+) -> MessagePage:
+    """Fetch a page of the log from a place on; its `next` also finds messages published later.
+
+    Args:
+        place: every form that `/channel/seek` accepts; "": the oldest message.
+        channel: adds the state that each message has in this channel; "": no state.
+        after: the `next` of the previous page.
+        show: how much to show.
+
+    Raises:
+        Refused: the topic or channel does not exist, or an argument is wrong.
+    """
+    query = {"topic": topic, "channel": channel, "from": place, **show.query()}
+    return await _page(fleet, "/topic/messages", query, after, show)
+
+
+async def _page(
+    fleet: Fleet, path: str, query: dict[str, str], after: str, show: DisplayLimits
+) -> MessagePage:
+    answers = await nodes_of(fleet, query["topic"], show.nodes)
+    places = _places(after, answers.nodes)
+    # Of each node's page: where it begins, and where the next one does.
+    ends: dict[str, tuple[ListPosition, ListPosition]] = {}
+
+    async def ask(node: Node) -> tuple[NodePage, list[Message]]:
+        place = places[node.address]
+        # A page may have only messages that were shown already: then look at the next one.
+        for _ in range(EMPTY_PAGES_MAX):
+            page, messages = await _ask(fleet, node, path, {**query, "after": place.after})
+            messages = [
+                each for each in messages if place.last is None or _order(each) > place.last
+            ]
+            is_done = page.next is None
+            total = page.total if is_done else None
+            following = ListPosition(page.next or "", is_done=is_done, total=total)
+            ends[node.address] = place, following
+            if messages or following.is_done or not page.messages:
+                break
+            place = following
+        return page, messages
+
+    wanted = [node for node, place in places.items() if not place.is_done]
+    found = await answers.query(ask, wanted)
+    lists = {node: messages for node, (_, messages) in found.items()}
+    is_whole = {
+        node for node, (page, _) in found.items() if ends[node][1].is_done or _is_at_end(page)
+    }
+    chosen = _first(lists, is_whole, show.limit)
+    rest = places | dict.fromkeys((*answers.unable, *answers.absent), DONE)
+    for node, messages in lists.items():
+        begin, following = ends[node]
+        count = sum(each["node"] == node for each in chosen)
+        # nsqd's tokens exist only between pages. So if a part of this page was shown, the next
+        # request fetches it again, and `ask` skips what was shown.
+        part = begin if not count else ListPosition(begin.after, _order(messages[count - 1]))
+        rest[node] = following if count == len(messages) else part
+    pages = {node: page for node, (page, _) in found.items()}
+    totals = [page.total for page in pages.values()]
+    totals += [place.total for node, place in rest.items() if node not in pages]
+    known = [total for total in totals if total is not None]
+    reach = {
+        node: {"first_index": page.first_index, "end_index": page.end_index}
+        for node, page in pages.items()
+        if page.end_index is not None
+    }
+    return MessagePage(
+        messages=chosen,
+        next=token_of(rest),
+        total=sum(known) if known else None,
+        reach=reach,
+        older_are_gone=any(page.older_are_gone for page in pages.values()),
+        **answers.missing,
+    )
+
+
+async def _ask(
+    fleet: Fleet, node: Node, path: str, query: dict[str, str]
+) -> tuple[NodePage, list[Message]]:
+    """A node's checked answer, and its messages."""
+    answer = await fleet.get(node, path, **query)
+    page = msgspec.convert(answer, NodePage)
+    return page, [shown(message, node.address) for message in answer.get("messages", ())]
+
+
+def _is_at_end(page: NodePage) -> bool:
+    """Whether a log page has the log's newest message; later messages are newer than this page."""
+    if not page.messages or page.end_index is None:
+        return not page.messages
+    return int(page.messages[-1].index) >= int(page.end_index) - 1
+
+
+def _due_ns(message: Message) -> int:
+    return ns_of(message["due"]) if message.get("due") else 0
+
+
+def _order(message: Message) -> Order:
+    # Not the timestamp, as in `_time`: all messages of a commit have the same one, so it could not
+    # tell which of them were shown.
+    return _due_ns(message), int(message["index"])
+
+
+def _time(message: Message) -> tuple[int, int]:
+    # Not the index, as in `_order`: it belongs to one node's log, and this compares nodes.
+    return _due_ns(message), int(message["timestamp"])
+
+
+def _first(lists: dict[str, list[Message]], is_whole: set[str], limit: int) -> list[Message]:
+    """Merge the first messages of all lists, each of which keeps its order.
+
+    The merge ends where the page of a node with further messages ends: that node's next message may
+    be older than the remaining ones of other nodes. `is_whole` has the nodes without further
+    messages.
+    """
+    left = {node: len(messages) for node, messages in lists.items()}
+    first = []
+    for message in heapq.merge(*lists.values(), key=_time):
+        first.append(message)
+        left[message["node"]] -= 1
+        is_end = not left[message["node"]] and message["node"] not in is_whole
+        if is_end or len(first) == limit:
+            break
+    return first
+
+
+@dataclass(frozen=True, slots=True)
+class SearchCriteria:
+    """Criteria of a search, all of which must match; "": no condition (docs/http.md, "Search")."""
+
+    since: str = ""
+    until: str = ""
+    text: str = ""
+    json: str = ""
+    attempts: str = ""
+    state: str = ""
+    channel: str = ""
+    regex: str = ""
+
+    def query(self) -> dict[str, str]:
+        """Query parameters for a node."""
+        found = asdict(self)
+        return {"from": found.pop("since"), "to": found.pop("until"), **found}
+
+
+async def search(
+    fleet: Fleet,
+    topic: str,
+    sought: SearchCriteria,
+    *,
+    after: str = "",
+    show: DisplayLimits = EVERYTHING,
+    budget_ms: int = BUDGET_MS,
+) -> SearchPage:
+    """Run one step of a search at all nodes at once; `next` continues it.
+
+    `show.limit` is divided among the nodes that are not done, at least 1 each, so a step may find
+    somewhat more messages.
+
+    Raises:
+        Refused: the topic or channel does not exist, or an argument is wrong.
+    """
+    answers = await nodes_of(fleet, topic, show.nodes)
+    places = _places(after, answers.nodes)
+    wanted = [node for node, place in places.items() if not place.is_done]
+    query = {"topic": topic, **sought.query(), **show.query(), "budget_ms": str(budget_ms)}
+    query["limit"] = str(math.ceil(show.limit / max(1, len(wanted))))
+    found = await answers.query(
+        lambda node: _ask(
+            fleet, node, "/topic/search", {**query, "after": places[node.address].after}
+        ),
+        wanted,
+    )
+    for node in wanted:
+        page = found[node][0] if node in found else None
+        # A node that failed is left out of the rest of the search.
+        is_done = page is None or page.done or page.next is None
+        places[node] = (
+            DONE
+            if page is None or is_done
+            else ListPosition(page.next or "", progress=page.progress)
+        )
+    parts = [place.progress for place in places.values()]
+    pages, token = [page for page, _ in found.values()], token_of(places)
+    return SearchPage(
+        messages=sorted((each for _, some in found.values() for each in some), key=_time),
+        next=token,
+        done=token is None,
+        progress=sum(parts) / len(parts) if parts else 1.0,
+        scanned=sum(page.scanned for page in pages),
+        scanned_bytes=sum(page.scanned_bytes for page in pages),
+        unsearched=sum(page.unsearched for page in pages),
+        **answers.missing,
+    )
+
+
+async def find(
+    fleet: Fleet,
+    topic: str,
+    message_id: str,
+    channel: str = "",
+    show: DisplayLimits = EVERYTHING,
+) -> MessagesFound:
+    """Find the messages with an id: one, or more if several nodes have the same node id.
+
+    Raises:
+        Refused: no node has the message; the code says how far back the logs reach.
+    """
+    _check_id(message_id)
+    answers = await nodes_of(fleet, topic, show.nodes)
+    query = {"topic": topic, "channel": channel, "id": message_id, **show.query(), "limit": ""}
+
+    async def ask(node: Node) -> Message:
+        answer = await fleet.get(node, "/message", **query)
+        msgspec.convert(answer, NodeMessage)
+        return shown(answer, node.address)
+
+    found = await answers.query(ask)
+    return MessagesFound(messages=[*found.values()], **answers.missing)
+
+
+async def whole_body(fleet: Fleet, topic: str, message_id: str, node: str) -> bytes:
+    """Fetch the whole body of a message.
+
+    Raises:
+        Refused: the message or node does not exist, or the node did not answer.
+    """
+    _check_id(message_id)
+    try:
+        at = (await fleet.node(node)).at
+        return await fleet.upstream.read(at, "/message", topic=topic, id=message_id, raw="true")
+    except UnknownNode:
+        raise Refused("NODE_NOT_FOUND", 404) from None
+    except UpstreamError as error:
+        status = error.status if error.status in (400, 404) else 502
+        raise Refused(error.code or f"UPSTREAM_ERROR: {error}", status) from None
+
+
+def _check_id(message_id: str) -> None:
+    if not ID.fullmatch(message_id):
+        raise Refused("INVALID_ARG_ID: use 16 hexadecimal digits")
+
+
+def by_node(chosen: Iterable[str]) -> dict[str, list[str]]:
+    """Group `node/id` texts into ids by node, for `actions.perform`.
+
+    Raises:
+        ValueError: an entry is none.
+    """
+    found: dict[str, list[str]] = {}
+    for each in chosen:
+        node, _, message_id = each.rpartition("/")
+        if not node:
+            raise ValueError("name each message by node and id: NODE/ID")
+        if not ID.fullmatch(message_id):
+            raise ValueError("a message id has 16 hexadecimal digits")
+        found.setdefault(node, []).append(message_id)
+    return found
+
+
+# Times of publish, and seeks
+
+BUCKETS: Final = 120
+BUCKETS_MAX: Final = 1000
+
+
+class Bucket(Struct):
+    """Number of messages published from a time on."""
+
+    time: str
+    count: Count
+
+
+class NodeTimes(Struct):
+    """A node's answer to `/topic/times`."""
+
+    buckets: list[Bucket]
+    to: str | None = None
+    cursor_time: str | None = None
+
+
+class Times(Missing):
+    """Numbers of messages by the time of their publish, over all nodes.
+
+    Times have the nodes' format, RFC 3339 with nanoseconds. Each node counts messages in time spans
+    of its own; the counts are spread over equal buckets for the whole cluster, so that a chart has
+    one line. Indexes are left out: only a time is a place that all nodes have.
+
+    Attributes:
+        begin, to: range of the buckets; None if there are no messages.
+        buckets: all have the same width.
+        cursors: by node, publish time of the channel's next message.
+    """
+
+    begin: str | None = msgspec.field(name="from")
+    to: str | None
+    buckets: list[Bucket]
+    cursors: dict[str, str]
+
+
+async def times(
+    fleet: Fleet,
+    topic: str,
+    channel: str = "",
+    *,
+    buckets: int = BUCKETS,
+    nodes: Iterable[str] = (),
+) -> Times:
+    """Count the messages of a topic by publish time, as far back as the logs reach.
+
+    Raises:
+        Refused: the topic or channel does not exist, or no node could answer.
+    """
+    answers = await nodes_of(fleet, topic, nodes)
+    query = {"topic": topic, "channel": channel, "buckets": str(buckets)}
+
+    async def ask(node: Node) -> tuple[list[tuple[int, int, int]], int | None]:
+        found = msgspec.convert(await fleet.get(node, "/topic/times", **query), NodeTimes)
+        begins = [ns_of(bucket.time) for bucket in found.buckets]
+        ends = [*begins[1:], max(ns_of(found.to or ""), begins[-1] + 1)] if begins else []
+        counts = [bucket.count for bucket in found.buckets]
+        cursor = ns_of(found.cursor_time) if found.cursor_time else None
+        return list(zip(begins, ends, counts, strict=True)), cursor
+
+    found = await answers.query(ask)
+    cursors = {node: text_of(at) for node, (_, at) in found.items() if at is not None}
+    spans = [span for some, _ in found.values() for span in some]
+    if not spans:
+        return Times(begin=None, to=None, buckets=[], cursors=cursors, **answers.missing)
+    begin, end = min(span[0] for span in spans), max(span[1] for span in spans)
+    end = max(end, begin + buckets)
+    width = (end - begin) / buckets
+    counted = [
+        Bucket(text_of(begin + round(at * width)), count)
+        for at, count in enumerate(spread(spans, begin, end, buckets))
+    ]
+    at = text_of(begin), text_of(end)
+    return Times(begin=at[0], to=at[1], buckets=counted, cursors=cursors, **answers.missing)
+
+
+def spread(spans: Iterable[tuple[int, int, int]], begin: int, end: int, buckets: int) -> list[int]:
+    """Spread (begin, end, count) spans over equal buckets, as if messages were evenly spaced.
+
+    Rounding does not change the sum of the counts.
+    """
+    counts = np.zeros(buckets)
+    width = (end - begin) / buckets
+    for first, last, count in spans:
+        low, high = (first - begin) / width, (last - begin) / width
+        at, until = int(low), max(int(low) + 1, min(buckets, math.ceil(high)))
+        edges = np.clip(np.arange(at, until + 1), low, max(high, low + 1e-9))
+        shares = np.diff(edges)
+        total = shares.sum()
+        if total <= 0:
+            shares, total = np.eye(1, until - at)[0], 1.0
+        counts[at:until] += (count * shares / total)[: buckets - at]
+    # Round the running sum, not each bucket: otherwise the buckets' errors would add up.
+    whole = np.round(np.cumsum(counts))
+    return [int(each) for each in np.diff(whole, prepend=0.0)]
+
+
+class Preview(Missing):
+    """The effect that a seek would have.
+
+    Attributes:
+        again: messages that would be delivered again, over all nodes.
+        waiting: messages that would wait after the seek.
+        skipped: unfinished messages, deferred ones included, that would not be delivered any more.
+        older_are_gone: whether some node no longer has messages as old as requested.
+        nodes: each node's own answer (docs/http.md, "Replay"), with the address in `node`.
+    """
+
+    again: Count
+    waiting: Count
+    skipped: Count
+    older_are_gone: bool
+    nodes: list[dict[str, Any]]
+
+
+async def seek_preview(
+    fleet: Fleet, topic: str, channel: str, to: str, nodes: Iterable[str] = ()
+) -> Preview:
+    """Query what a seek of a channel would do at all nodes, or some; nothing is moved.
+
+    Raises:
+        Refused: the channel or place does not exist, or the nodes are Go's.
+    """
+    answers = await nodes_of(fleet, topic, nodes)
+    check_place(to, len(answers.nodes))
+
+    async def ask(node: Node) -> tuple[dict[str, Any], SeekResult]:
+        # A node that does not know `dry_run` would really seek: sparq's nsqd reports
+        # `sparq_version` since it knows it.
+        if (await fleet.node_stats(node.at, topic, channel)).sparq_version is None:
+            why = "this is Go's nsqd, which cannot replay"
+            raise UpstreamError(node.address, why, 404, NO_ROUTE)
+        wanted = {"topic": topic, "channel": channel, "to": to, "dry_run": "true"}
+        landing = await fleet.post(node, "/channel/seek", **wanted)
+        result = seek_result(landing)
+        return {"node": node.address, **landing}, result
+
+    landings = await answers.query(ask)
+    results = [result for _, result in landings.values()]
+    return Preview(
+        again=sum(result.again for result in results),
+        waiting=sum(result.waiting for result in results),
+        skipped=sum(result.skipped for result in results),
+        older_are_gone=any(result.older_are_gone for result in results),
+        nodes=[landing for _, (landing, _) in sorted(landings.items())],
+        **answers.missing,
+    )
+
+
+def check_place(to: str, nodes: int) -> None:
+    """Refuse an empty place, and an index unless the seek is for one node: it is of one log."""
+    if not to:
+        raise Refused("MISSING_ARG_TO")
+    if to.isdigit() and nodes != 1:
+        raise Refused("INVALID_ARG_TO: an index is valid for one node only: choose a node")

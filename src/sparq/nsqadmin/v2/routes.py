@@ -1,0 +1,948 @@
+"""The routes of the API (docs/nsqadmin.md), each with the types of its answer and body.
+
+1. Figures come from the snapshot that all viewers share (`watch`). A request queries no node,
+   except for latencies and clients, which are fetched once for all viewers.
+2. Lists are filtered, sorted and paged here. `after` waits for the next snapshot: a client that
+   passes the `number` of its last snapshot gets each snapshot once, without polling.
+3. Only the role `bodies` sees message bodies. Without it the same routes show the rest of each
+   message, and searches are refused, because matches would reveal bodies (`access`).
+4. A search streams events while it runs (`stream=true`), or answers with one bounded step and a
+   token. It ends when the client disconnects.
+5. `nsqadmin.actions` performs actions, checks roles and requires typed names. An action that failed
+   everywhere is a 502 with its report.
+6. Dead letters are sent back with the action `copy_message` or `redrive_message`, `BATCH` messages
+   at a time, so that each entry of the audit log names all of its messages. Letters that were sent
+   back stay in their topic and are marked.
+7. The OpenAPI document is public: it describes the API and reveals nothing about the cluster. A
+   test checks every answer against it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from sparq.cluster import draining, policies
+from sparq.cluster.actions import Report
+from sparq.cluster.cluster_stats import LATENCY
+from sparq.cluster.draining import DrainProgress
+from sparq.cluster.figures import DELIVERY, STATES
+from sparq.cluster.fleet import UnknownNode
+from sparq.cluster.rows import ChannelRow, TopicRow
+from sparq.cluster.upstream import UpstreamError
+from sparq.daemon.access.audit import FILTERS
+from sparq.daemon.access.roles import Role
+from sparq.daemon.http import Content, HttpError
+from sparq.nsqadmin import messages
+from sparq.nsqadmin.access import ACTION_ROLES
+from sparq.nsqadmin.actions import ActionRequest, error_of
+from sparq.nsqadmin.dead_letters import DeadLetterPage
+from sparq.nsqadmin.messages import (
+    Count,
+    DisplayLimits,
+    MessagePage,
+    MessagesFound,
+    Preview,
+    SearchCriteria,
+    SearchPage,
+    Times,
+)
+from sparq.nsqadmin.services import Services
+from sparq.nsqadmin.v2.endpoints import (
+    ApiEndpoints,
+    ApiRequest,
+    ApiStruct,
+    Parameter,
+    document,
+    plain,
+)
+from sparq.nsqadmin.watch import paging
+from sparq.nsqadmin.watch.history import Subject
+from sparq.nsqadmin.watch.rows import ClientGroup, Lookupd, NodeRow, Notice, Totals
+from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
+from sparq.protocol.dead_letters import REDRIVE_CHANNEL
+from sparq.protocol.names import is_valid_name
+
+WAIT_SECONDS: Final = 25.0
+"""How long `after` waits; then the current snapshot is sent, which still has the same number."""
+
+SHOWN: Final = 10
+NUMBER_MAX: Final = 1 << 53
+BATCH: Final = 50
+ALL_MAX: Final = 10_000
+
+ENDPOINTS: Final = ApiEndpoints()
+Errors: TypeAlias = dict[str, str]
+
+
+@ENDPOINTS.add("GET", "/openapi.json", "this document")
+async def _document(ask: ApiRequest) -> dict[str, Any]:
+    return document(ENDPOINTS, ask.services.url(""), messages.NodeMessage)
+
+
+# Figures
+
+
+class ApiStamp(ApiStruct):
+    """Part of answers that come from a snapshot of the cluster."""
+
+    number: Count
+    time: float
+
+
+class ApiPage(ApiStamp):
+    """A page of rows."""
+
+    total: Count
+    offset: Count
+    limit: Count
+
+
+class ApiChannelPage(ApiPage):
+    """Channels."""
+
+    rows: Sequence[ChannelRow]
+
+
+class ApiTopicPage(ApiPage):
+    """Topics."""
+
+    rows: Sequence[TopicRow]
+
+
+class ApiNodePage(ApiPage):
+    """Nodes."""
+
+    rows: Sequence[NodeRow]
+
+
+class ApiClientPage(ApiPage):
+    """Consumers."""
+
+    rows: Sequence[ClientGroup]
+
+
+class ApiAttention(ApiStamp):
+    """What needs attention."""
+
+    notices: Sequence[Notice]
+
+
+class ApiOverview(ApiAttention):
+    """The cluster."""
+
+    totals: Totals
+    lookupds: Sequence[Lookupd]
+    errors: Errors
+    deepest: Sequence[ChannelRow]
+    slowest: Sequence[ChannelRow]
+    busiest: Sequence[TopicRow]
+    has_go: bool
+
+
+class ApiTopicAtNode(ApiStruct):
+    """A topic at one node."""
+
+    node: str
+    state: str
+    topic: TopicRow
+
+
+class ApiChannelAtNode(ApiStruct):
+    """A channel at one node."""
+
+    node: str
+    state: str
+    channel: ChannelRow
+
+
+class ApiTopicDetail(ApiStamp):
+    """One topic."""
+
+    topic: TopicRow
+    nodes: list[ApiTopicAtNode]
+    channels: Sequence[ChannelRow]
+    latency: Any
+    errors: Errors
+
+
+class ApiChannelDetail(ApiStamp):
+    """One channel."""
+
+    channel: ChannelRow
+    nodes: list[ApiChannelAtNode]
+    clients: Sequence[ClientGroup]
+    delivery: dict[str, Count]
+    latency: Any
+    errors: Errors
+
+
+class ApiNodeDetail(ApiStamp):
+    """One node."""
+
+    node: NodeRow
+    topics: ApiTopicPage
+    channels: ApiChannelPage
+
+
+AFTER_NUMBER: Final = Parameter(
+    "after",
+    "wait up to 25 seconds for a snapshot with a larger number",
+    "integer",
+    default=None,
+    maximum=NUMBER_MAX,
+)
+OFFSET: Final = Parameter(
+    "offset", "number of rows to skip", "integer", default=0, maximum=NUMBER_MAX
+)
+LIMIT: Final = Parameter(
+    "limit",
+    "maximum number of rows",
+    "integer",
+    default=paging.LIMIT,
+    minimum=1,
+    maximum=paging.LIMIT_MAX,
+)
+FILTER: Final = Parameter("filter", "only names that contain this text, ignoring case")
+STATE: Final = Parameter("state", "only channels in this state", choices=("", *STATES))
+PAGED: Final = (FILTER, OFFSET, LIMIT, AFTER_NUMBER)
+
+
+def _sort(default: str) -> Parameter:
+    """The parameter for the sort order of rows."""
+    words = "a figure of the rows, or `name`; with a leading `-`, largest first"
+    return Parameter("sort", words, default=default)
+
+
+async def _snapshot(ask: ApiRequest) -> tuple[ClusterSnapshot, dict[str, Any]]:
+    """The current snapshot, or with `after` the next one, and the fields of `ApiStamp`."""
+    watch = ask.services.watch
+    if ask["after"] is None:
+        snapshot = await watch.current()
+    else:
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                snapshot = await watch.changed(ask["after"])
+        except TimeoutError:
+            snapshot = await watch.current()
+    return snapshot, {"number": snapshot.number, "time": snapshot.time}
+
+
+def _page(ask: ApiRequest, rows: Sequence[Any], **of: str) -> dict[str, Any]:
+    """The page of rows that a request asks for; `of` selects them (`paging.in_order`)."""
+    wanted = {**ask.some("sort", "filter", "offset", "limit"), **of}
+    try:
+        return paging.page(rows, **wanted)._asdict()
+    except ValueError as error:
+        raise HttpError(400, f"INVALID_ARG_SORT: {error}") from None
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/overview",
+    "the cluster in one answer: totals, notices, largest topics and channels",
+    AFTER_NUMBER,
+)
+async def _overview(ask: ApiRequest) -> ApiOverview:
+    snapshot, stamp = await _snapshot(ask)
+    return ApiOverview(
+        **stamp,
+        totals=snapshot.totals,
+        notices=snapshot.notices,
+        lookupds=snapshot.lookupds,
+        errors=snapshot.errors,
+        deepest=paging.page(snapshot.channels, sort="-depth", limit=SHOWN).rows,
+        slowest=paging.page(snapshot.channels, sort="-lag_seconds", limit=SHOWN).rows,
+        busiest=paging.page(snapshot.topics, sort="-in_rate", limit=SHOWN).rows,
+        has_go=snapshot.has_go,
+    )
+
+
+@ENDPOINTS.add("GET", "/attention", "notices about what needs attention", AFTER_NUMBER)
+async def _attention(ask: ApiRequest) -> ApiAttention:
+    snapshot, stamp = await _snapshot(ask)
+    return ApiAttention(**stamp, notices=snapshot.notices)
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/history",
+    "figures of the last hour: of the cluster, a topic, a channel or a node",
+    Parameter("topic", "for this topic"),
+    Parameter("channel", "for this channel of `topic`"),
+    Parameter("node", "for this node; default: the whole cluster"),
+)
+async def _history(ask: ApiRequest) -> dict[str, list[float | None]]:
+    of: Subject = "cluster"
+    if ask["topic"]:
+        of = (
+            ("channel", ask["topic"], ask["channel"]) if ask["channel"] else ("topic", ask["topic"])
+        )
+    elif ask["node"]:
+        of = ("node", ask["node"])
+    return ask.services.watch.history.series(of).document()
+
+
+@ENDPOINTS.add("GET", "/topics", "topics", _sort("name"), *PAGED)
+async def _topics(ask: ApiRequest) -> ApiTopicPage:
+    snapshot, stamp = await _snapshot(ask)
+    return ApiTopicPage(**stamp, **_page(ask, snapshot.topics))
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/channels",
+    "channels",
+    Parameter("topic", "only channels of this topic"),
+    STATE,
+    _sort("name"),
+    *PAGED,
+)
+async def _channels(ask: ApiRequest) -> ApiChannelPage:
+    snapshot, stamp = await _snapshot(ask)
+    page = _page(ask, snapshot.channels, **ask.some("topic", "state"))
+    return ApiChannelPage(**stamp, **page)
+
+
+@ENDPOINTS.add("GET", "/nodes", "nodes", _sort("hostname"), *PAGED)
+async def _nodes(ask: ApiRequest) -> ApiNodePage:
+    snapshot, stamp = await _snapshot(ask)
+    return ApiNodePage(**stamp, **_page(ask, snapshot.nodes))
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/clients",
+    "consumers, grouped by host and user agent",
+    Parameter("topic", "only consumers of this topic"),
+    Parameter("channel", "only consumers of this channel; needs `topic`"),
+    _sort("-connections"),
+    *PAGED,
+)
+async def _clients(ask: ApiRequest) -> ApiClientPage:
+    _, stamp = await _snapshot(ask)
+    watch = ask.services.watch
+    if ask["topic"]:
+        found = (await watch.detail(ask["topic"], ask["channel"])).clients
+    else:
+        found = await watch.clients()
+    return ApiClientPage(**stamp, **_page(ask, found))
+
+
+@ENDPOINTS.add("GET", "/topics/:topic", "one topic", AFTER_NUMBER)
+async def _topic(ask: ApiRequest) -> ApiTopicDetail:
+    snapshot, stamp = await _snapshot(ask)
+    topic = snapshot.topics.find(ask["topic"])
+    if topic is None:
+        raise HttpError(404, "TOPIC_NOT_FOUND")
+    detail = await ask.services.watch.detail(topic.topic)
+    return ApiTopicDetail(
+        **stamp,
+        topic=topic,
+        nodes=[
+            ApiTopicAtNode(node=node.address, state=node.state, topic=part)
+            for node, part in snapshot.topic_nodes(topic.topic)
+        ],
+        channels=paging.page(snapshot.channels, topic=topic.topic, limit=paging.LIMIT_MAX).rows,
+        latency=detail.topic[LATENCY],
+        errors=detail.errors,
+    )
+
+
+@ENDPOINTS.add("GET", "/topics/:topic/:channel", "one channel with its consumers", AFTER_NUMBER)
+async def _channel(ask: ApiRequest) -> ApiChannelDetail:
+    snapshot, stamp = await _snapshot(ask)
+    names = ask["topic"], ask["channel"]
+    channel = snapshot.channels.find(*names)
+    if channel is None:
+        is_known = snapshot.topics.find(names[0]) is not None
+        raise HttpError(404, "CHANNEL_NOT_FOUND" if is_known else "TOPIC_NOT_FOUND")
+    detail = await ask.services.watch.detail(*names)
+    stats = detail.channel or {}
+    return ApiChannelDetail(
+        **stamp,
+        channel=channel,
+        nodes=[
+            ApiChannelAtNode(node=node.address, state=node.state, channel=part)
+            for node, part in snapshot.channel_nodes(*names)
+        ],
+        clients=detail.clients,
+        delivery={name: stats.get(name, 0) for name in DELIVERY},
+        latency=stats.get(LATENCY),
+        errors=detail.errors,
+    )
+
+
+@ENDPOINTS.add("GET", "/nodes/:node", "one node", _sort("name"), *PAGED)
+async def _node(ask: ApiRequest) -> ApiNodeDetail:
+    snapshot, stamp = await _snapshot(ask)
+    node = snapshot.node(ask["node"])
+    if node is None:
+        raise HttpError(404, "NODE_NOT_FOUND")
+    found = snapshot.at_node(node.address)
+    # If only channels have the figure to sort by, topics are sorted by name.
+    is_of_topics = ask["sort"].removeprefix("-") in (paging.BY_NAME, *TopicRow.__struct_fields__)
+    of_topics = {} if is_of_topics else {"sort": paging.BY_NAME}
+    return ApiNodeDetail(
+        **stamp,
+        node=node,
+        topics=ApiTopicPage(**stamp, **_page(ask, found.topics, **of_topics)),
+        channels=ApiChannelPage(**stamp, **_page(ask, found.channels)),
+    )
+
+
+# Messages
+
+TOPIC: Final = Parameter("topic", "the topic", is_needed=True)
+CHANNEL: Final = Parameter("channel", "the channel", is_needed=True)
+ANY_CHANNEL: Final = Parameter("channel", "adds each message's state in this channel")
+NODES: Final = Parameter("nodes", "only these nodes, comma-separated", "list", default=())
+SHOWN_ONE: Final = (
+    Parameter("bodies", "include bodies; default: if the role allows it", "flag", default=None),
+    Parameter(
+        "body_bytes",
+        "maximum bytes of each body",
+        "integer",
+        default=messages.SHOWN_BYTES,
+        minimum=1,
+        maximum=messages.SHOWN_BYTES_MAX,
+    ),
+    NODES,
+)
+SHOWN_MANY: Final = (
+    Parameter(
+        "limit",
+        "maximum number of messages",
+        "integer",
+        default=messages.LIMIT,
+        minimum=1,
+        maximum=messages.LIMIT_MAX,
+    ),
+    *SHOWN_ONE,
+    Parameter("after", "`next` of the previous answer"),
+)
+SOUGHT: Final = (
+    Parameter("from", "a place: only messages from there on"),
+    Parameter("to", "a place: only messages before it"),
+    Parameter("text", "only bodies that contain this text"),
+    Parameter("regex", "only bodies that match this pattern (RE2)"),
+    Parameter("json", "JSON condition `PATH` or `PATH OPERATOR VALUE`, see docs/http.md"),
+    Parameter("attempts", "needs `channel`: number of attempts, such as `3`, `>=3` or `<3`"),
+)
+ONE: Final = (TOPIC, Parameter("id", "message id, 16 hexadecimal digits", is_needed=True))
+
+
+def show_in(ask: ApiRequest) -> DisplayLimits:
+    """Decide how much of each message, and how many messages, the sender may see.
+
+    Raises:
+        HttpError: 401 or 403 if bodies are requested and the role is missing.
+    """
+    bodies, access = ask["bodies"], ask.services.access
+    if bodies:
+        access.require(ask.call.request, Role.BODIES)
+    elif bodies is None:
+        # Not asked for: without the role, they are left out instead of refusing the request.
+        bodies = access.identify(ask.call.request).may(Role.BODIES)
+    return DisplayLimits(ask.arguments.get("limit", 1), bodies, ask["body_bytes"], ask["nodes"])
+
+
+def sought_in(ask: ApiRequest, state: str) -> SearchCriteria:
+    """Read the search criteria from a query's arguments."""
+    names = ("text", "regex", "json", "attempts", "channel")
+    return SearchCriteria(ask["from"], ask["to"], state=state, **ask.some(*names))
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/messages",
+    "a channel's messages by time; read-only",
+    TOPIC,
+    CHANNEL,
+    Parameter("state", "only messages in this state", default="waiting", choices=messages.STATES),
+    *SHOWN_MANY,
+)
+async def _messages(ask: ApiRequest) -> MessagePage:
+    of = ask.some("topic", "channel", "state", "after")
+    return await messages.peek(ask.fleet, **of, show=show_in(ask))
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/log",
+    "a topic's log by time; the last page has a `next`, too, for later messages",
+    TOPIC,
+    ANY_CHANNEL,
+    Parameter("from", "place to start at; default: the oldest message"),
+    *SHOWN_MANY,
+)
+async def _log(ask: ApiRequest) -> MessagePage:
+    of = ask.some("topic", "channel", "after")
+    return await messages.log_page(ask.fleet, **of, place=ask["from"], show=show_in(ask))
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/search",
+    "search for messages: one step, or events until the end",
+    TOPIC,
+    ANY_CHANNEL,
+    *SOUGHT,
+    Parameter(
+        "state",
+        "needs `channel`: only messages in this state",
+        choices=("", *messages.STATES, "finished"),
+    ),
+    *SHOWN_MANY,
+    Parameter("stream", "send events until everything is searched", "flag", default=False),
+    media=("text/event-stream",),
+)
+async def _search(ask: ApiRequest) -> SearchPage:
+    show, after, found = show_in(ask), ask["after"], 0
+    search = ask.fleet, ask["topic"], sought_in(ask, ask["state"])
+    page = await messages.search(*search, after=after, show=show)
+    if not ask["stream"]:
+        return page
+    response = await ask.call.stream("text/event-stream", {"Cache-Control": "no-store"})
+    while True:
+        found += len(page.messages)
+        await response.write(_event("step", plain(page)))
+        if page.next is None or found >= show.limit:
+            break
+        page = await messages.search(*search, after=page.next, show=show)
+    await response.write(_event("end", {"next": page.next, "done": page.done}))
+    return response  # type: ignore[return-value] # the media type's answer
+
+
+def _event(name: str, data: Any) -> bytes:
+    """Format a server-sent event; the JSON contains no line breaks."""
+    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/message",
+    "one message, from each node that has a message with this id",
+    *ONE,
+    ANY_CHANNEL,
+    *SHOWN_ONE,
+)
+async def _message(ask: ApiRequest) -> MessagesFound:
+    names = ask["topic"], ask["id"], ask["channel"]
+    return await messages.find(ask.fleet, *names, show_in(ask))
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/body",
+    "the whole body of a message",
+    *ONE,
+    Parameter("node", "the node that has it", is_needed=True),
+    media=("application/octet-stream",),
+)
+async def _body(ask: ApiRequest) -> Any:
+    """Send the body as a binary file, so that browsers save it instead of showing it."""
+    body = await messages.whole_body(ask.fleet, ask["topic"], ask["id"], ask["node"])
+    return Content(body, "application/octet-stream")
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/times",
+    "number of messages by publish time",
+    TOPIC,
+    Parameter("channel", "adds this channel's position"),
+    Parameter(
+        "buckets",
+        "number of time intervals",
+        "integer",
+        default=messages.BUCKETS,
+        minimum=1,
+        maximum=messages.BUCKETS_MAX,
+    ),
+    NODES,
+)
+async def _times(ask: ApiRequest) -> Times:
+    return await messages.times(ask.fleet, **ask.arguments)
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/seek",
+    "preview of a seek; nothing is moved",
+    TOPIC,
+    CHANNEL,
+    Parameter("to", "a place, see Replay in docs/http.md", is_needed=True),
+    NODES,
+)
+async def _preview(ask: ApiRequest) -> Preview:
+    return await messages.seek_preview(ask.fleet, **ask.arguments)
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/dead-letters",
+    "dead letters of a topic, when each was sent back, and which came back",
+    TOPIC,
+    Parameter("from", "place to start at; default: the oldest letter"),
+    *SHOWN_MANY,
+)
+async def _letters(ask: ApiRequest) -> DeadLetterPage:
+    of = {"place": ask["from"], "after": ask["after"], "show": show_in(ask)}
+    return await ask.services.letters.page(ask["topic"], **of)
+
+
+References: TypeAlias = Annotated[list[str], Meta(description="`NODE/ID` of each message")]
+
+
+class ApiSentBack(ApiStruct):
+    """How many dead letters were sent back."""
+
+    to: str
+    sent: Count
+    refused: Errors
+    errors: Errors
+    more: bool
+
+
+class ApiSendBack(Struct):
+    """Dead letters to send back."""
+
+    topic: str
+    channel: Annotated[str, Meta(description="where the letters wait; default: redrive")] = ""
+    to: Annotated[
+        str, Meta(description="publish copies to this topic instead, for all of its channels")
+    ] = ""
+    messages: References = []
+    all: Annotated[
+        bool, Meta(description="send all that were not sent back yet, at most 10,000")
+    ] = False
+
+
+@ENDPOINTS.add(
+    "POST",
+    "/dead-letters",
+    "send dead letters back to the channel that they came from: those named, or all not sent yet",
+    body=ApiSendBack,
+)
+async def _send(ask: ApiRequest) -> ApiSentBack:
+    body: ApiSendBack = ask.body
+    topic, to, channel = body.topic, body.to, body.channel or REDRIVE_CHANNEL
+    result = ApiSentBack(to=to, sent=0, refused={}, errors={}, more=False)
+    async for ids in _batches(ask.services, body):
+        if to:
+            order = ActionRequest("copy_message", topic, arguments={"ids": ids, "to": to})
+        else:
+            order = ActionRequest("redrive_message", topic, channel, arguments={"ids": ids})
+        report = await ask.services.actions.perform(ask.call.request, order)
+        for one in report.outcomes:
+            answer = one.answer if isinstance(one.answer, dict) else {}
+            result.sent += len(answer.get("done") or ())
+            for each in answer.get("refused") or ():
+                result.refused[f"{one.address}/{each.get('id')}"] = str(each.get("why"))
+            if one.error:
+                result.errors[one.address] = one.error
+        result.errors |= report.warnings
+    result.more = body.all and result.sent >= ALL_MAX
+    return result
+
+
+async def _batches(services: Services, body: ApiSendBack) -> AsyncIterator[dict[str, list[str]]]:
+    """Yield ids by node, at most `BATCH` messages at a time.
+
+    With `all`, those of letters that were there at the start and have not been sent back.
+    """
+    topic, named = body.topic, body.messages
+    if not body.all:
+        if not named:
+            raise HttpError(400, "INVALID_BODY: set `messages` or `all`")
+        for at in range(0, len(named), BATCH):
+            yield _by_node(named[at : at + BATCH])
+        return
+    sent = await services.letters.sent(topic)
+    show, after, left = DisplayLimits(BATCH, bodies=False), "", ALL_MAX
+    ends: dict[str, int] = {}
+    while left > 0:
+        page = await messages.log_page(services.fleet, topic, after=after, show=show)
+        for node, reach in page.reach.items():
+            # The end at the first page: letters that come back meanwhile would otherwise be sent
+            # again, endlessly.
+            ends.setdefault(node, int(reach["end_index"] or 0))
+        there = [m for m in page.messages if int(m["index"]) < ends.get(m["node"], 0)]
+        keys = [f"{m['node']}/{m['id']}" for m in there]
+        unsent = [key for key in keys if key not in sent][:left]
+        left -= len(unsent)
+        if unsent:
+            yield messages.by_node(unsent)
+        if not there or page.next is None:
+            return
+        after = page.next
+
+
+def _by_node(named: list[str]) -> dict[str, list[str]]:
+    try:
+        return messages.by_node(named)
+    except ValueError as error:
+        raise HttpError(400, f"INVALID_BODY: {error}") from None
+
+
+# Actions
+
+
+class ApiOutcome(ApiStruct):
+    """The outcome of one step at one daemon."""
+
+    address: str
+    step: str
+    error: str
+    answer: Any
+
+
+class ApiReport(ApiStruct):
+    """What an action did."""
+
+    result: Literal["done", "partly", "failed"]
+    failed: str
+    outcomes: list[ApiOutcome]
+    warnings: Errors
+
+
+class ApiAction(Struct):
+    """An action."""
+
+    action: Annotated[str, Meta(extra_json_schema={"enum": sorted(ACTION_ROLES)})]
+    topic: str = ""
+    channel: str = ""
+    node: Annotated[str, Meta(description="HOST:PORT of its HTTP")] = ""
+    typed: Annotated[
+        str,
+        Meta(description="to confirm a deletion: the channel's name, or else the topic's"),
+    ] = ""
+    messages: References | None = None
+    to: Annotated[str | None, Meta(description="for a copy: the topic; for a seek: the place")] = (
+        None
+    )
+    nodes: Annotated[list[str] | None, Meta(description="for a seek: only these nodes")] = None
+    client: Annotated[
+        str | None, Meta(description="to close a connection: its address at `node`")
+    ] = None
+    body: Annotated[str, Meta(description="to publish: the message, to `node`")] = ""
+    encoding: Annotated[Literal["text", "base64"], Meta(description="of `body`; default: text")] = (
+        "text"
+    )
+
+
+class ApiSeek(Struct):
+    """A move of a channel."""
+
+    topic: str
+    channel: str
+    to: str = ""
+    nodes: list[str] = []
+
+
+class ApiDismissed(ApiStruct):
+    """A dismissed node."""
+
+    node: str
+
+
+async def _performed(ask: ApiRequest, order: ActionRequest) -> ApiReport:
+    """Perform an order; the answer shows what was done at which daemon."""
+    return _report(await ask.services.actions.perform(ask.call.request, order))
+
+
+def _report(report: Report) -> ApiReport:
+    outcomes = [
+        ApiOutcome(address=one.address, step=one.step, error=error_of(one), answer=one.answer)
+        for one in report.outcomes
+    ]
+    return ApiReport(
+        result=report.result, failed=report.failed, outcomes=outcomes, warnings=report.warnings
+    )
+
+
+@ENDPOINTS.add(
+    "POST",
+    "/actions",
+    "perform an action: pause, empty, delete, publish, requeue messages, close a client, ...",
+    body=ApiAction,
+    writes=True,
+)
+async def _act(ask: ApiRequest) -> ApiReport:
+    body: ApiAction = ask.body
+    told = {name: getattr(body, name) for name in ("to", "client", "nodes")}
+    details = {name: value for name, value in told.items() if value is not None}
+    if body.messages is not None:
+        details["ids"] = _by_node(body.messages)
+    published = body.body.encode()
+    if body.encoding == "base64":
+        try:
+            published = base64.b64decode(published, validate=True)
+        except ValueError as error:
+            raise HttpError(400, f"INVALID_BODY: {error}") from None
+    if body.action == "publish_message":
+        details["bytes"] = len(published)
+    about = (body.topic, body.channel, body.node, details, body.typed, published)
+    return await _performed(ask, ActionRequest(body.action, *about))
+
+
+@ENDPOINTS.add("POST", "/seek", "move a channel to a place in the log", body=ApiSeek, writes=True)
+async def _seek(ask: ApiRequest) -> ApiReport:
+    body: ApiSeek = ask.body
+    answers = await messages.nodes_of(ask.fleet, body.topic, body.nodes)
+    messages.check_place(body.to, len(answers.nodes))
+    details = {"to": body.to, **({"nodes": body.nodes} if body.nodes else {})}
+    order = ActionRequest("seek_channel", body.topic, body.channel, arguments=details)
+    return await _performed(ask, order)
+
+
+NODE_DRAIN: Final = "/nodes/:node/drain"
+
+
+@ENDPOINTS.add("GET", NODE_DRAIN, "whether a node is draining, and what is left there")
+async def _drain_shown(ask: ApiRequest) -> DrainProgress:
+    try:
+        return await draining.progress(ask.fleet, await ask.fleet.node(ask["node"]))
+    except UnknownNode:
+        raise HttpError(404, "NODE_NOT_FOUND") from None
+    except UpstreamError as error:
+        if policies.is_gos(error.reason):
+            raise HttpError(501, "NOT_SUPPORTED: the node is NSQ's Go nsqd") from None
+        raise HttpError(502, f"UPSTREAM_ERROR: {error}") from None
+
+
+@ENDPOINTS.add(
+    "POST",
+    NODE_DRAIN,
+    "drain a node: it refuses publishes",
+    Parameter("exit", "exit once nothing is left", "flag", default=False),
+    writes=True,
+)
+async def _drain(ask: ApiRequest) -> ApiReport:
+    order = ActionRequest("drain_node", node=ask["node"], arguments=ask.some("exit"))
+    return await _performed(ask, order)
+
+
+@ENDPOINTS.add("DELETE", NODE_DRAIN, "end a drain: the node accepts publishes", writes=True)
+async def _undrain(ask: ApiRequest) -> ApiReport:
+    return await _performed(ask, ActionRequest("undrain_node", node=ask["node"]))
+
+
+@ENDPOINTS.add("POST", "/nodes/:node/dismiss", "dismiss a node that is gone")
+async def _dismiss(ask: ApiRequest) -> ApiDismissed:
+    if not ask.services.watch.dismiss(ask["node"]):
+        raise HttpError(404, "NODE_NOT_FOUND: only a node that is gone can be dismissed")
+    return ApiDismissed(node=ask["node"])
+
+
+# Policies and the audit log
+
+
+class ApiPolicies(ApiStruct):
+    """By node, policies by source and flags, or the settings of a topic or channel by key."""
+
+    nodes: dict[str, dict[str, Any]]
+    errors: Errors
+    unable: list[str]
+    differ: bool = False
+
+
+class ApiPolicyDocument(Struct, forbid_unknown_fields=True):
+    """Policies: patterns, and settings by key (docs/policies.md)."""
+
+    policies: list[dict[str, str | int | bool]]
+
+
+class ApiAuditPage(ApiStruct):
+    """Entries of the audit log."""
+
+    entries: list[dict[str, Any]]
+    next: str | None
+    scanned_bytes: Count
+
+
+CHANGED: Final = (
+    Parameter("dry_run", "only report the changes at each nsqd", "flag", default=False),
+    Parameter("typed", "the word `policies`, to confirm; not needed with `dry_run`"),
+)
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/policies",
+    "policies of each nsqd, or the settings of a topic or channel and their sources",
+    Parameter("topic", "settings of this topic, which need not exist"),
+    Parameter("channel", "needs `topic`: settings of this channel"),
+)
+async def _show_policies(ask: ApiRequest) -> ApiPolicies:
+    topic, channel = ask["topic"], ask["channel"]
+    if (topic or channel) and not is_valid_name(topic):
+        raise HttpError(400, "INVALID_ARG_TOPIC: not a valid topic name")
+    if channel and not is_valid_name(channel):
+        raise HttpError(400, "INVALID_ARG_CHANNEL: not a valid channel name")
+    found = await policies.query(ask.fleet, topic, channel)
+    if not found.nodes:
+        if found.unable and not found.errors:
+            raise HttpError(501, "NOT_SUPPORTED: all nodes are NSQ's Go nsqds")
+        reasons = "; ".join(f"{address}: {why}" for address, why in found.errors.items())
+        raise HttpError(502, f"UPSTREAM_ERROR: {reasons or 'no nsqd is known'}")
+    differ = not topic and len(policies.groups(found.nodes, *policies.SOURCES)) > 1
+    return ApiPolicies(**asdict(found), differ=differ)
+
+
+@ENDPOINTS.add(
+    "PUT",
+    "/policies",
+    "set the run-time policies of all nsqds, replacing the previous ones",
+    *CHANGED,
+    body=ApiPolicyDocument,
+    writes=True,
+)
+async def _set_policies(ask: ApiRequest) -> ApiReport:
+    return await _policies(ask, len(ask.body.policies), msgspec.json.encode(ask.body))
+
+
+@ENDPOINTS.add(
+    "DELETE",
+    "/policies",
+    "drop the run-time policies of all nsqds; those of their files stay",
+    *CHANGED,
+    writes=True,
+)
+async def _drop_policies(ask: ApiRequest) -> ApiReport:
+    return await _policies(ask, 0, None)
+
+
+async def _policies(ask: ApiRequest, number: int, given: bytes | None) -> ApiReport:
+    """Set this number of policies, or drop all; with `dry_run` only report the changes."""
+    if ask["dry_run"]:
+        try:
+            return _report(await policies.try_out(ask.fleet, given))
+        except policies.DocumentRefused as error:
+            raise HttpError(400, f"{policies.REFUSED}: {error}") from None
+    action = "drop_policies" if given is None else "set_policies"
+    told, typed = {"policies": number}, ask["typed"]
+    order = ActionRequest(action, arguments=told, typed=typed, document=given or b"")
+    return await _performed(ask, order)
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/audit",
+    "audit log: users' actions, newest first",
+    Parameter("before", "`next` of the previous answer"),
+    LIMIT,
+    *(Parameter(name, f"only entries with this {name}") for name in FILTERS),
+)
+async def _audit(ask: ApiRequest) -> ApiAuditPage:
+    filters = {name: value for name, value in ask.some(*FILTERS).items() if value}
+    page = await ask.services.audit.page(ask["before"], ask["limit"], filters)
+    return ApiAuditPage(**asdict(page))
