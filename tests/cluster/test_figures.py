@@ -11,6 +11,7 @@ import pytest
 from sparq.cluster import figures
 from sparq.cluster.figures import STATES, Client, NsqdFigures, lag_of, read, state_of
 from sparq.cluster.fleet import Fleet
+from sparq.cluster.rows import NodeStats
 from sparq.cluster.upstream import Upstream
 from tests.cluster.peers import NSQD, answer, listed, peer
 
@@ -82,7 +83,7 @@ def test_a_node_that_refuses_publishes_is_not_up(
 ) -> None:
     """A node on a full disk is not up; one that drains with nothing left may go."""
     stats = read(json.dumps({**document(), **changes}).encode())
-    assert (state, was_drained) == (stats.state, stats.was_drained)
+    assert (state, was_drained) == (stats.state, NodeStats(stats, 0.0).was_drained)
 
 
 HOSTILE: dict[str, Any] = {

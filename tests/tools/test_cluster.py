@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from sparq.cluster.figures import NsqdFigures
+from sparq.cluster.rows import NodeStats
 from sparq.tools.cluster import ANYWHERE, ClusterPoller, fleet_of
 from sparq.tools.commands import parse
 from sparq.tools.top import Options
@@ -57,18 +57,18 @@ async def opened(
         yield ClusterPoller(fleet, topic, channel)
 
 
-def channels(stats: NsqdFigures) -> dict[str, list[str]]:
-    return {
-        topic.topic_name: [channel.channel_name for channel in topic.channels]
-        for topic in stats.topics
-    }
+def channels(stats: NodeStats) -> dict[str, list[str]]:
+    """Return the channels of each topic."""
+    names = stats.names
+    named = {topic: [names.keys[at][1] for at in places] for topic, places in names.places.items()}
+    return {topic: [name for name in some if name] for topic, some in named.items()}
 
 
 async def asked(making: Made) -> tuple[dict[str, dict[str, list[str]]], dict[str, str]]:
     """Return the channels of each nsqd, and the errors of those that did not answer."""
     async with making as asking:
         stats = await asking.stats()
-        return {address: channels(each.figures) for address, each in stats.items()}, asking.errors
+        return {address: channels(each) for address, each in stats.items()}, asking.errors
 
 
 @pytest.mark.parametrize("by", ["host:port", "URL", "nsqlookupd", "nsqlookupd, by topic"])

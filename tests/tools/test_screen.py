@@ -85,7 +85,7 @@ def test_missing_information_is_shown_as_text() -> None:
         line.rstrip() for line in drawn(ChannelFacts(row_of("t")), channel="")[:1]
     ]
     assert "t / c   no nsqd has it any more" == drawn(ChannelFacts())[0].rstrip()
-    spark = row_of("t", "c", reader=Reader("h:1"))
+    spark = row_of("t", "c", reader=Reader("h:1", "", None))
     assert "read by Spark" in drawn(ChannelFacts(spark))[0]
 
 

@@ -231,12 +231,6 @@ class NsqdFigures(msgspec.Struct, gc=False):
             return "disk error"
         return "draining" if self.draining else "up"
 
-    @property
-    def was_drained(self) -> bool:
-        """Whether it was draining and had nothing left: if it is gone, that is as intended."""
-        left = (channel.left for topic in self.topics for channel in topic.channels)
-        return self.draining and not any(topic.depth for topic in self.topics) and not any(left)
-
     def topic(self, name: str) -> TopicFigures | None:
         """The topic of this name; None: the node does not have it."""
         return next((topic for topic in self.topics if topic.topic_name == name), None)

@@ -216,7 +216,7 @@ class NodeStats:
     """An nsqd's figures at one moment, as columns: 20 nodes of 10,000 channels are 25 MB.
 
     Attributes:
-        nsqd: its `/stats`, without topics.
+        figures: its `/stats`, without topics.
         at_seconds: when they were queried, on the monotonic clock.
         names: its topics and channels.
         counts: for each of them its `COUNTS`.
@@ -227,7 +227,7 @@ class NodeStats:
 
     def __init__(self, figures: NsqdFigures, at_seconds: float) -> None:
         """`figures` may have been read by `figures.decode`: invalid names are left out here."""
-        self.nsqd = structs.replace(figures, listed=None)
+        self.figures = structs.replace(figures, listed=None)
         self.at_seconds = at_seconds
         topics = figures.topics
         channels = [channel for topic in topics for channel in topic.channels]
@@ -254,9 +254,15 @@ class NodeStats:
         }
 
     @property
-    def waiting(self) -> int:
-        """The number of waiting messages."""
-        return int(self.counts[:, [*COUNTS].index("depth")].sum())
+    def was_drained(self) -> bool:
+        """Whether it was draining and had nothing left: if it is gone, that is as intended."""
+        sums = self.sums()
+        left = sums["waiting"] + sums["in_flight"] + sums["deferred"]
+        return self.figures.draining and not left
+
+    def sums(self, base: NodeStats | None = None) -> dict[str, Any]:
+        """Sums over its topics and channels, named as in rows."""
+        return _sums(self.counts, self.rates(base), self.names.is_topic)
 
     def rates(self, base: NodeStats | None) -> Any:
         """For each name its `RATES` since an earlier answer; nan: unknown."""
@@ -270,7 +276,7 @@ class NodeStats:
         rates = np.full((len(self.counts), len(RATES)), math.nan)
         seconds = 0.0 if base is None else self.at_seconds - base.at_seconds
         # A restarted nsqd counts from 0.
-        if base is None or base.nsqd.start_time != self.nsqd.start_time or seconds <= 0:
+        if base is None or base.figures.start_time != self.figures.start_time or seconds <= 0:
             return rates
         here: Any = slice(None)
         before: Any = here
@@ -304,7 +310,7 @@ class Tables(NamedTuple):
     """The topics and channels of some nodes.
 
     Attributes:
-        sums: their sums, as `sums_of` returns them.
+        sums: their sums, named as in rows.
         left_out: the number of names beyond `NAMES_MAX`.
     """
 
@@ -314,9 +320,7 @@ class Tables(NamedTuple):
     left_out: int
 
 
-def tables(
-    answers: Iterable[Answer], topic: str | None = None, past: ChannelPast | None = None
-) -> Tables:
+def tables(answers: Iterable[Answer], topic: str = "", past: ChannelPast | None = None) -> Tables:
     """The rows of some nodes' topics and channels, or of one topic with its channels."""
     keys: dict[Key, int] = {}
     numbered: dict[NameList, Any] = {}
@@ -324,7 +328,7 @@ def tables(
     for stats, base in answers:
         names = stats.names
         if names not in numbered:
-            here = range(len(names.keys)) if topic is None else names.places.get(topic, ())
+            here = names.places.get(topic, ()) if topic else range(len(names.keys))
             numbers = [keys.setdefault(names.keys[at], len(keys)) for at in here]
             both = np.array([here, numbers], np.int64)
             numbered[names] = both[:, both[1] < NAMES_MAX]
@@ -340,7 +344,7 @@ def tables(
         oldest[there] = np.maximum(oldest[there], stats.oldest[here])  # unknown at one: unknown
         sums = np.nan_to_num(rates[there]) + grown[here]
         rates[there] = np.where(np.isnan(sums), rates[there], sums)
-        gos[there] |= stats.nsqd.sparq_version is None
+        gos[there] |= stats.figures.sparq_version is None
         readers = stats.readers | readers
     ages = [None if math.isnan(age) else age for age in oldest.tolist()]
     columns = counts.tolist(), _known(rates), nodes.tolist(), ages, gos.tolist()
@@ -362,7 +366,7 @@ def tables(
     }
     is_topic = np.array([not key[1] for key, *_ in rows], np.bool_)
     left_out = len(keys) - size
-    return Tables(RowTable(topics), RowTable(channels), sums_of(counts, rates, is_topic), left_out)
+    return Tables(RowTable(topics), RowTable(channels), _sums(counts, rates, is_topic), left_out)
 
 
 def _known(rates: Any) -> list[list[float | None]]:
@@ -437,7 +441,6 @@ def _topic(
     channels: Sequence[ChannelRow],
 ) -> TopicRow:
     messages, _, _, _, size, depth, backend, *_, paused = counts
-    out_rates = [row.out_rate for row in channels if row.out_rate is not None]
     lags = [row.lag_seconds for row in channels if row.lag_seconds is not None]
     return TopicRow(
         topic=name,
@@ -455,12 +458,12 @@ def _topic(
         paused=bool(paused),
         in_rate=rates[0],
         byte_rate=rates[-1],
-        out_rate=sum(out_rates) if out_rates else None,
+        out_rate=total(row.out_rate for row in channels) if channels else None,
         lag_seconds=max(lags, default=None),
     )
 
 
-def sums_of(counts: Any, rates: Any, is_topic: Any) -> dict[str, Any]:
+def _sums(counts: Any, rates: Any, is_topic: Any) -> dict[str, Any]:
     """Sums over topics and channels, named as in rows; unknown rates are left out of a sum.
 
     Args:
@@ -484,3 +487,10 @@ def sums_of(counts: Any, rates: Any, is_topic: Any) -> dict[str, Any]:
         **{name: channels[name] for name in ("in_flight", "deferred", "clients", "out_rate")},
         **{name: channels[name] for name in ("requeue_rate", "timeout_rate")},
     }
+
+
+def total(rates: Iterable[float | None]) -> float | None:
+    """The sum of the known rates; None if there are rates but none is known."""
+    every = [*rates]
+    known = [rate for rate in every if rate is not None]
+    return sum(known) if known or not every else None

@@ -106,7 +106,7 @@ async def _sample(cluster: ClusterPoller, options: Options) -> ChannelRow:
         if errors:
             texts = "; ".join(f"{address}: {reason}" for address, reason in errors.items())
             raise ToolError(f"ERROR: failed to get {what} - {texts}")
-    _, channels, _ = tables((stats, None) for stats in answers.values())
+    _, channels, *_ = tables((stats, None) for stats in answers.values())
     found = channels.find(topic, channel)
     if found is None:
         raise ToolError(

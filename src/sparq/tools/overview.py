@@ -26,7 +26,6 @@ from sparq.cluster.rows import (
     Key,
     NodeStats,
     Reader,
-    node_sums,
     tables,
     total,
 )
@@ -117,14 +116,14 @@ def channel_words(row: ChannelRow | OverviewRow, *, gone: bool = False) -> str:
     )
 
 
-_SHARED: Final = set(OverviewRow.__slots__) & set(ChannelRow.__slots__)
+_SHARED: Final = set(OverviewRow.__slots__) & set(ChannelRow.__struct_fields__)
 
 
 def _rows(
     answers: Iterable[Answer], topic: str = "", past: ChannelPast | None = None
 ) -> dict[Key, OverviewRow]:
     """Return the rows of topics and channels."""
-    topics, channels, _ = tables(answers, topic, past)
+    topics, channels, *_ = tables(answers, topic, past)
     rows = [OverviewRow(**{name: getattr(row, name) for name in _SHARED}) for row in channels]
     for each in topics:
         own: dict[str, Any] = {"in_rate": each.in_rate, "depth": each.depth, "paused": each.paused}
@@ -190,12 +189,12 @@ class SampleHistory(ChannelPast):
         rows = _rows(self._now.values(), past=self)
         gone = {}
         for address, last in self._gone.items():
-            if last.figures.was_drained:
+            if last.was_drained:
                 continue
-            for key in last.rows:
+            for key in last.names.keys:
                 row = rows.setdefault(key, OverviewRow(*key))
                 row.gone = (*row.gone, address)
-            sums = node_sums((last, None))
+            sums = last.sums()
             names = {"depth": "waiting", "in_flight": "in_flight", "deferred": "deferred"}
             figures = {name: sums[of] for name, of in names.items()}
             gone[address] = {"seconds": at_seconds - last.at_seconds, **figures}

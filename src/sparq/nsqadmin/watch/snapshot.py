@@ -23,7 +23,6 @@ from sparq.cluster.rows import (
     RowTable,
     Tables,
     TopicRow,
-    sums_of,
     tables,
 )
 from sparq.nsqadmin.watch.attention import attention
@@ -200,11 +199,11 @@ class SnapshotBuilder(ChannelPast):
 
 def _node(seen: Observed) -> NodeRow:
     listed, (stats, base) = seen.node, seen.answer
-    nsqd, version = stats.nsqd, listed.version
+    nsqd, version = stats.figures, listed.version
     if seen.stats is not None:
         version, own = one_line(nsqd.version), nsqd.sparq_version
         version = version if own is None else f"{version} (sparq {one_line(own)})"
-    sums = sums_of(stats.counts, stats.rates(base), stats.names.is_topic)
+    sums = stats.sums(base)
     return NodeRow(
         address=listed.address,
         hostname=listed.hostname,

@@ -117,7 +117,7 @@ class NodeWatch:
     @property
     def waiting(self) -> int:
         """Number of waiting messages, from the last figures."""
-        return 0 if self._stats is None else self._stats.waiting
+        return 0 if self._stats is None else int(self._stats.sums()["waiting"])
 
     def start(self, ask: Ask) -> asyncio.Task[None]:
         """Start a query; no other query may be running."""

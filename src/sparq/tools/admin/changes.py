@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from functools import partial
 from typing import Any, Final, NamedTuple
+
+from msgspec import to_builtins
 
 from sparq.cluster import actions, draining
 from sparq.cluster.actions import Report
@@ -364,7 +365,7 @@ async def _say_drain(job: Job, result: str, last: DrainProgress, status: int) ->
     node = job.words[0]
     if job.options.json:
         record: dict[str, Any] = {"verb": "drain", "node": node, "result": result}
-        await job.say_json({**record, **asdict(last), "errors": job.errors})
+        await job.say_json({**record, **to_builtins(last), "errors": job.errors})
         return status
     for line in lines_of(job.errors):
         job.warn(line)

@@ -66,14 +66,14 @@ async def list_them(job: Job) -> int:
     elif job.channel:
         rows = []
         for address, answer in sorted(answers.items()):
-            _, channels, _ = tables([answer], job.topic)
+            _, channels, *_ = tables([answer], job.topic)
             if (row := channels.find(job.topic, job.channel)) is not None:
                 rows.append({"nsqd": address, **_figures(row)})
         if not rows and not job.errors:
             raise ToolError(f"no nsqd has the {job.what}")
         await job.show(("nsqd", *FIGURES), rows, 2)
     elif job.topic:
-        topics, channels, _ = tables(answers.values(), job.topic)
+        topics, channels, *_ = tables(answers.values(), job.topic)
         if not topics and not job.errors:
             names = (await job.fleet.topics()).value
             if job.topic not in names:
