@@ -7,9 +7,8 @@ import socket
 
 import pytest
 
-from sparq.cluster.address_rule import AddressRule
 from sparq.cluster.fleet import Fleet
-from sparq.cluster.upstream import Upstream, UpstreamError
+from sparq.cluster.upstream import AddressRule, Upstream, UpstreamError
 from tests.cluster.peers import NSQD, answer, listed, peer
 
 REMOTE = ["lookup.example:4161", "192.0.2.1:4161"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparq.cluster.cluster_stats import channel_of, latency_of, merged_latency, topic_of
 from sparq.cluster.figures import LatencyFigures, NsqdFigures, Percentile, read
-from sparq.cluster.nodes import Node
+from sparq.cluster.fleet import Node
 
 NOW = 1000.9
 

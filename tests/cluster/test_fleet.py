@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.cluster.fleet import Fleet, Gathered, UnknownNode
-from sparq.cluster.nodes import Node
+from sparq.cluster.fleet import Fleet, Gathered, Node, UnknownNode
 from sparq.cluster.upstream import Upstream
 from tests.cluster.peers import NSQD, answer, listed, peer
 from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd

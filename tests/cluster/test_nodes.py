@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparq.cluster.nodes import given_node, merged, read_node, version_of
+from sparq.cluster.fleet import given_node, merged, read_node, version_of
 from tests.cluster.peers import listed
 
 

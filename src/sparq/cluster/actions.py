@@ -20,8 +20,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from sparq.cluster.figures import NsqdFigures, TopicFigures, seek_result
-from sparq.cluster.fleet import Fleet, Gathered, UnknownNode, gathered
-from sparq.cluster.nodes import Node
+from sparq.cluster.fleet import Fleet, Gathered, Node, UnknownNode, gathered
 from sparq.cluster.upstream import error_text
 from sparq.protocol.names import one_line
 

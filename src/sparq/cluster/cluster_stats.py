@@ -24,7 +24,7 @@ from sparq.cluster.figures import (
     NsqdFigures,
     TopicFigures,
 )
-from sparq.cluster.nodes import Node
+from sparq.cluster.fleet import Node
 from sparq.options.units import SECOND
 from sparq.protocol import go_json
 

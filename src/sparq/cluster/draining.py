@@ -12,8 +12,7 @@ from msgspec import Struct, structs
 
 from sparq.cluster.actions import Report, places_of
 from sparq.cluster.figures import Amount, Line, Name
-from sparq.cluster.fleet import Fleet
-from sparq.cluster.nodes import Node
+from sparq.cluster.fleet import Fleet, Node
 from sparq.cluster.upstream import UpstreamError
 
 PATH: Final = "/drain"

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from sparq.cluster.nodes import is_name
-from sparq.protocol.names import one_line
+from sparq.protocol.names import is_valid_name, one_line
 
 T = TypeVar("T")
+
+is_name = lru_cache(maxsize=1 << 16)(is_valid_name)
+"""Whether NSQ allows a name; cached, since the same names are checked every two seconds."""
 
 STATES: Final = ("ok", "paused", "behind", "no consumers", "stuck")
 """The states of a channel, the most serious last."""

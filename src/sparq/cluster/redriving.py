@@ -19,8 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from sparq.cluster.actions import IDS_MAX
-from sparq.cluster.fleet import Fleet
-from sparq.cluster.nodes import Node
+from sparq.cluster.fleet import Fleet, Node
 from sparq.cluster.upstream import UpstreamError
 
 STEP: Final = "/message/redrive"

@@ -20,8 +20,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from msgspec import Struct, structs
 
-from sparq.cluster.figures import ChannelFigures, NsqdFigures, channel_state, lag_of
-from sparq.cluster.nodes import is_name
+from sparq.cluster.figures import ChannelFigures, NsqdFigures, channel_state, is_name, lag_of
 from sparq.protocol.names import one_line
 
 Key: TypeAlias = tuple[str, str]

@@ -3,32 +3,47 @@
 1. Only addresses registered here (`own`, `know`) are called: input from a user or a peer cannot
    add others. Redirects are not followed, cookies not kept, and answers not decompressed.
 2. A host name is resolved at the time of the call, and the resulting IP addresses are checked too
-   (`address_rule.AddressRule`): a name cannot lead to an address that would not be called itself.
+   (`AddressRule`): a name cannot lead to an address that would not be called itself.
 3. The token is sent only to daemons that the operator named, and to nodes that registered with a
    token of their own or whose addresses the operator allows (`trusted`). Anybody can register with
    an nsqlookupd that requires no token, and would otherwise be given the operator's.
 4. If a daemon demands TLS (403 with `https_port`, as NSQ's nsqd replies), the request is repeated
    over HTTPS at that port.
 5. Every failure becomes an `UpstreamError`, whose text has no control characters.
+
+Which addresses are called: any process that may register with an nsqlookupd decides which addresses
+its users call. So these addresses from an nsqlookupd are not called: link-local ones (clouds serve
+secrets there), multicast and unspecified ones, ports below 1024 other than HTTP's, and loopback,
+unless a configured nsqlookupd is on this machine. An explicit list of allowed addresses replaces
+this rule (`AddressRule`). Addresses that the operator configured are exempt.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
+import socket
 import ssl
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, Self
 
 import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.resolver import ThreadedResolver
 from yarl import URL
 
 from sparq.client.lookup import http_reason
-from sparq.cluster.address_rule import AddressRule, GuardedResolver
 from sparq.protocol import lookup
-from sparq.protocol.address import PORT_MAX, lookupd_url
-from sparq.protocol.bounded import collected
+from sparq.protocol.address import (
+    PORT_MAX,
+    Address,
+    IpAddress,
+    lookupd_url,
+    parse_address,
+    parse_ip,
+)
 from sparq.protocol.names import one_line
 
 ANSWER_BYTES_MAX: Final = 64 << 20
@@ -39,7 +54,6 @@ CALLS_MAX: Final = 64
 
 DNS_SECONDS: Final = 10
 QUOTED_MAX: Final = 500
-CHUNK_BYTES: Final = 65_536
 OK, UNAUTHORIZED, FORBIDDEN, MISSING = 200, 401, 403, 404
 NO_ROUTE: Final = "NOT_FOUND"
 LOOKUPD_HINT: Final = "is this nsqlookupd's HTTP port (4161 by default)?"
@@ -164,7 +178,7 @@ class Upstream:
 
         Hosts that the operator has configured may always be called.
         """
-        if any(URL(lookupd_url(address)).host == host for address in self._own):
+        if any(_url_of(address).host == host for address in self._own):
             return ""
         return self.reach.refusal_resolved(host, ip)
 
@@ -238,7 +252,7 @@ class Upstream:
         url: URL,
         body: bytes = b"",
         *,
-        size_max: int = 0,
+        size_max: int = ANSWER_BYTES_MAX,
         content_type: str = "",
     ) -> bytes:
         if address not in self._own and address not in self._found:
@@ -248,16 +262,16 @@ class Upstream:
         headers = {**(self._token if has_token else {})}
         if content_type:
             headers["Content-Type"] = content_type
-        ask = partial(self._exchange, method, body=body, headers=headers)
-        ask = partial(ask, size_max=size_max or ANSWER_BYTES_MAX)
+        asked = body, headers, size_max
         try:
             # Not left to aiohttp, which counts the wait for its own limit as part of the timeout.
             async with self._call_slots:
-                status, reason, answer = await ask(url)
+                status, reason, answer = await self._exchange(method, url, *asked)
                 port = _fields(answer).get("https_port") if status == FORBIDDEN else None
                 # Not `isinstance`: in Python, JSON's true is an int as well.
                 if url.scheme == "http" and type(port) is int and 0 < port <= PORT_MAX:
-                    status, reason, answer = await ask(url.with_scheme("https").with_port(port))
+                    url = url.with_scheme("https").with_port(port)
+                    status, reason, answer = await self._exchange(method, url, *asked)
         except FAILURES as error:
             self.failures += 1
             raise UpstreamError(address, http_reason(error)) from None
@@ -275,23 +289,29 @@ class Upstream:
         return answer
 
     async def _exchange(
-        self, method: str, url: URL, *, body: bytes, headers: Mapping[str, str], size_max: int
+        self, method: str, url: URL, body: bytes, headers: Mapping[str, str], size_max: int
     ) -> tuple[int, str, bytes]:
         session = self._questions if method == "GET" else self._orders
+        chunks, size = [], 0
         async with session.request(
-            method,
-            url,
-            data=body or None,
-            headers=headers,
-            allow_redirects=False,
+            method, url, data=body or None, headers=headers, allow_redirects=False
         ) as response:
-            answer = await collected(response.content.iter_chunked(CHUNK_BYTES), size_max)
-        return response.status, response.reason or "", answer
+            while chunk := await response.content.readany():
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > size_max:
+                    raise ValueError(f"answer exceeds the limit of {size_max} bytes")
+        return response.status, response.reason or "", b"".join(chunks)
+
+
+@lru_cache(maxsize=10_000)
+def _url_of(address: str) -> URL:
+    return URL(lookupd_url(address))
 
 
 def _url(address: str, path: str, query: dict[str, str]) -> URL:
     """The URL of a request; empty parameters are left out."""
-    base = URL(lookupd_url(address)).with_path(path)
+    base = _url_of(address).with_path(path)
     return base % {name: value for name, value in query.items() if value}
 
 
@@ -314,3 +334,159 @@ def _fields(answer: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
+
+
+# Which addresses are called
+
+LOW_PORTS: Final = range(1, 1024)
+HTTP_PORTS: Final = (80, 443)
+ANY_BELOW: Final = "*."
+NAME_MAX: Final = 253
+LABEL_MAX: Final = 63
+_NAME_LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_.")
+
+
+class AddressRule:
+    """The rule of one cluster.
+
+    Args:
+        lookupds: the configured nsqlookupds.
+        allowed: IP addresses, networks, host names or `*.domain`; empty: the rule above.
+        vouches: whether `allowed` names the operator's own nodes, which may get the token.
+
+    Attributes:
+        vouches: an address that this rule allows is one that the operator named.
+
+    Raises:
+        ValueError: an entry of `allowed` is none of these.
+    """
+
+    def __init__(
+        self,
+        lookupds: Iterable[str] = (),
+        allowed: Iterable[str] = (),
+        *,
+        vouches: bool = True,
+    ) -> None:
+        self._networks = []
+        self._names: list[str] = []
+        for text in allowed:
+            try:
+                self._networks.append(ipaddress.ip_network(text, strict=False))
+            except ValueError:
+                if not _is_name(text.removeprefix(ANY_BELOW)):
+                    what = "an IP address, network, host name or *.domain"
+                    raise ValueError(f"{text!r} is not {what}") from None
+                self._names.append(text.lower())
+        self._is_listed = bool(self._networks or self._names)
+        self.vouches = vouches and self._is_listed
+        self._is_local = any(is_here(URL(lookupd_url(text)).host or "") for text in lookupds)
+
+    def refusal(self, host: str, port: int) -> str:
+        """Why a node that registered this address is not called; "": it may be called."""
+        try:
+            parse_address(str(Address(host, port)))
+        except ValueError:
+            port = 0
+        if port <= 0:
+            return "not a valid host and port"
+        found = parse_ip(host)
+        if found is not None:
+            why = self.refusal_of_ip(found)
+        elif not _is_name(host):
+            why = "not a valid host name"
+        else:
+            why = self._refusal_of_name(host.lower().removesuffix("."))
+        if not why and not self._is_listed and port in LOW_PORTS and port not in HTTP_PORTS:
+            why = f"ports below 1024 other than 80 and 443 are not allowed (port {port})"
+        return why
+
+    def refusal_of_ip(self, found: IpAddress) -> str:
+        """Why this IP address is not called; "": it may be called."""
+        if self._is_listed:
+            return (
+                ""
+                if any(found in network for network in self._networks)
+                else "not an allowed address"
+            )
+        if found.is_link_local or found.is_multicast or found.is_unspecified:
+            return "a link-local, multicast or unspecified address"
+        if found.is_loopback and not self._is_local:
+            return "a loopback address, but no configured nsqlookupd runs on this machine"
+        return ""
+
+    def refusal_resolved(self, host: str, text: str) -> str:
+        """Why a name that resolves to this IP address is not called; "": it may be called."""
+        # The operator allowed the name itself, so it may lead to any address.
+        if self._is_listed and not self._refusal_of_name(host.lower()):
+            return ""
+        found = parse_ip(text)
+        return "not an IP address" if found is None else self.refusal_of_ip(found)
+
+    def _refusal_of_name(self, name: str) -> str:
+        if self._is_listed:
+            if any(_is_like(name, allowed) for allowed in self._names):
+                return ""
+            # With networks, the decision waits for the IP address that the name resolves to.
+            return "" if self._networks else "not an allowed address"
+        if name == "localhost" or name.endswith(".localhost"):
+            return (
+                ""
+                if self._is_local
+                else "a loopback address, but no configured nsqlookupd runs on this machine"
+            )
+        return ""
+
+
+class GuardedResolver(AbstractResolver):
+    """Resolves names as the system does, and leaves out addresses that may not be called."""
+
+    def __init__(self, refusal: Callable[[str, str], str]) -> None:
+        """`refusal(host, ip)` gives the reason why an address is not called, or ""."""
+        self._refusal = refusal
+        # Not aiohttp's default, which depends on whether aiodns is installed.
+        self._resolver = ThreadedResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """The addresses of a name that may be called.
+
+        Raises:
+            OSError: the name does not resolve, or none of its addresses may be called.
+        """
+        found = await self._resolver.resolve(host, port, family)
+        good = [one for one in found if not self._refusal(host, one["host"])]
+        if found and not good:
+            raise socket.gaierror(socket.EAI_FAIL, "none of the name's addresses is allowed")
+        return good
+
+    async def close(self) -> None:
+        """Close the system's resolver."""
+        await self._resolver.close()
+
+
+def is_here(host: str) -> bool:
+    """Whether a host is this machine: a loopback address, `localhost` or its own host name."""
+    found = parse_ip(host)
+    if found is not None:
+        return found.is_loopback
+    return host.lower() in ("localhost", socket.gethostname().lower())
+
+
+def _is_name(text: str) -> bool:
+    """Whether a text looks like a host name; a name must not look like an IPv4 address."""
+    folded = text.lower()
+    if not folded or len(folded) > NAME_MAX or not set(folded) <= _NAME_LETTERS:
+        return False
+    # Some resolvers read 2852039166 or 0xa9.254.1 as an IPv4 address in an old notation.
+    labels = folded.removesuffix(".").split(".")
+    if any(not 0 < len(label) <= LABEL_MAX for label in labels):
+        return False
+    return not labels[-1].isdigit() and not labels[-1].startswith("0x")
+
+
+def _is_like(name: str, allowed: str) -> bool:
+    if allowed.startswith(ANY_BELOW):
+        return name.endswith(allowed.removeprefix("*"))
+    return name == allowed.removesuffix(".")

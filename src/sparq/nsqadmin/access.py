@@ -49,7 +49,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qs
@@ -62,7 +62,7 @@ from sparq.daemon.access.audit import AuditLog
 from sparq.daemon.access.audit_file import AuditEntry, Outcome
 from sparq.daemon.access.roles import ADMINS_WORDS, NO_ROLE, Role, RoleError, Via, role_of
 from sparq.daemon.access.tokens import ADMINS_FORM, Tokens
-from sparq.daemon.http import Call, HttpError, refusal
+from sparq.daemon.http import Call, HttpError, Route, refusal
 from sparq.nsqadmin.options import NsqadminOptions, base_of
 from sparq.program.lifecycle import StartError
 from sparq.protocol.address import parse_ip
@@ -577,8 +577,7 @@ class Sessions:
         self._sessions.pop(name, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """The result of identifying a request.
 
     Attributes:
@@ -587,6 +586,7 @@ class Decision:
         remote: the client's address, as far as trusted proxies report it.
         refusal: why the request is refused; None if it is served.
         is_disbelieved: whether its user header was ignored (rule 7).
+        shown: `remote` with its port, unless a proxy reported it.
     """
 
     facts: AccessRequest
@@ -594,6 +594,7 @@ class Decision:
     remote: str
     refusal: HttpError | None = None
     is_disbelieved: bool = False
+    shown: str = ""
 
 
 class AccessRules:
@@ -756,7 +757,9 @@ class AdminAccess:
         if found is None:
             facts = facts_of(request, self._rules.header)
             found = self._rules.identify(facts, self._sessions, self._now())
-            request[_DECISION] = found
+            is_direct = found.remote == facts.peer and found.remote
+            shown = addresses.join(found.remote, facts.port) if is_direct else found.remote
+            found = request[_DECISION] = found._replace(shown=shown)
             if found.is_disbelieved and self._now() - self._warned_at >= WARN_SECONDS:
                 self._warned_at = self._now()
                 logger.warning(
@@ -766,6 +769,20 @@ class AdminAccess:
                     facts.peer,
                 )
         return found
+
+    def guarded(self, route: Route) -> Route:
+        """The route with a check of its right. Raises LookupError: it has no row in the table."""
+        right = right_of(route.method, route.path)
+
+        async def handle(call: Call) -> Any:
+            if right.config:
+                self.require_config(call.request)
+            elif right.role:
+                self.require(call.request, right.role)
+            result = route.handler(call)
+            return await result if isinstance(result, Awaitable) else result
+
+        return route._replace(handler=handle)
 
     def check_origin(self, request: web.BaseRequest) -> web.Response | None:
         """Refuse requests for an unknown host or from another site (rules 1 to 3); None: served.
@@ -784,12 +801,6 @@ class AdminAccess:
     def identify(self, request: web.BaseRequest) -> Identity:
         """Identify the sender of a request; with a wrong token it is anonymous."""
         return self.decide(request).identity
-
-    def remote(self, request: web.BaseRequest) -> str:
-        """Client address of a request: `host:port`, or the host that a trusted proxy reported."""
-        decision = self.decide(request)
-        remote, facts = decision.remote, decision.facts
-        return addresses.join(remote, facts.port) if remote == facts.peer and remote else remote
 
     def require(self, request: web.BaseRequest, role: Role) -> Identity:
         """Return the sender of a request if it has this role.
@@ -897,8 +908,8 @@ class AdminAccess:
         """
         decision = self.decide(request)
         who, agent = who or decision.identity, decision.facts.user_agent
-        remote = self.remote(request)
-        return AuditEntry(who.name, who.via, remote, action, outcome, user_agent=agent, **about)
+        told = (who.name, who.via, decision.shown, action, outcome)
+        return AuditEntry(*told, user_agent=agent, **about)
 
 
 def _token_in(body: bytes, content_type: str) -> str:

@@ -155,9 +155,12 @@ class Actions:
         self, request: web.BaseRequest, who: Identity, order: ActionRequest, report: Report
     ) -> None:
         # As in NSQ, which notifies of a pause, an unpause and an emptying even if they failed.
-        if report.failed and not order.action.startswith(ALWAYS_TOLD):
+        if not self._notifier.endpoint or (
+            report.failed and not order.action.startswith(ALWAYS_TOLD)
+        ):
             return
-        about = {"topic": order.topic, "node": order.node, "remote": self._access.remote(request)}
+        remote = self._access.decide(request).shown
+        about = {"topic": order.topic, "node": order.node, "remote": remote}
         about["user"] = who.name if who.via in ("header", "token") else ""
         # NSQ creates the topic first, and notifies of both.
         if order.action == "create_channel":

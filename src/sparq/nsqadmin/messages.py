@@ -32,8 +32,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from sparq.cluster.figures import SeekResult, seek_result
-from sparq.cluster.fleet import Fleet, UnknownNode
-from sparq.cluster.nodes import Node
+from sparq.cluster.fleet import Fleet, Node, UnknownNode
 from sparq.cluster.upstream import NO_ROUTE, UpstreamError
 from sparq.daemon.http import HttpError
 from sparq.options.units import SECOND

@@ -45,7 +45,7 @@ class Notifier:
     def __init__(
         self, endpoint: str, timeout: aiohttp.ClientTimeout, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._timeout = timeout
         self._tls = tls
         self._waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING_MAX)
@@ -64,7 +64,7 @@ class Notifier:
         remote: str = "",
     ) -> None:
         """Queue the notification of an action."""
-        if not self._endpoint:
+        if not self.endpoint:
             return
         notification: dict[str, Any] = {"action": action, "topic": topic}
         more = {"channel": channel, "node": node}
@@ -112,7 +112,7 @@ class Notifier:
         why = ""
         try:
             async with session.post(
-                self._endpoint,
+                self.endpoint,
                 data=json.dumps(notification),
                 headers=headers,
                 allow_redirects=False,
@@ -123,7 +123,7 @@ class Notifier:
         except FAILURES as error:
             why = http_reason(error)
         if why:
-            shown = public(self._endpoint)
+            shown = public(self.endpoint)
             logger.error("NOTIFY: failed to send %s to %s: %s", notification["action"], shown, why)
 
 

@@ -14,23 +14,22 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 from aiohttp import web
 from prometheus_client import generate_latest
 
-from sparq.cluster.address_rule import AddressRule
 from sparq.cluster.fleet import Fleet
-from sparq.cluster.upstream import Upstream, UpstreamError
+from sparq.cluster.upstream import AddressRule, Upstream, UpstreamError
 from sparq.daemon import files, token
 from sparq.daemon import reload as hangup
 from sparq.daemon.access.audit import AuditLog
 from sparq.daemon.address import Listener, listen
-from sparq.daemon.http import Call, Content, HttpError, Route, Site
+from sparq.daemon.http import Content, HttpError, Route, Site
 from sparq.daemon.prometheus_text import CONTENT_TYPE, Family, labels, process_registry
 from sparq.nsqadmin import api
-from sparq.nsqadmin.access import SECURE_HEADERS, AdminAccess, right_of
+from sparq.nsqadmin.access import SECURE_HEADERS, AdminAccess
 from sparq.nsqadmin.actions import Actions
 from sparq.nsqadmin.dead_letters import DeadLetterList
 from sparq.nsqadmin.notify import Notifier
@@ -155,7 +154,7 @@ def routes(services: Services) -> list[Route]:
         *(one.route(services) for one in ENDPOINTS),
         *pages.routes(services),
     ]
-    return [_guarded(route, access) for route in found]
+    return [access.guarded(route) for route in found]
 
 
 def exposition(services: Services) -> Content:
@@ -184,21 +183,6 @@ def _page_of(services: Services, request: web.BaseRequest, error: HttpError) -> 
     if "text/html" not in request.headers.get("Accept", "") or path.startswith(NOT_HTML):
         return None
     return pages.error(services, request, error.status, error.code)
-
-
-def _guarded(route: Route, access: AdminAccess) -> Route:
-    # Looked up when the server is built and not per request: a missing row ends the start.
-    right = right_of(route.method, route.path)
-
-    async def handle(call: Call) -> Any:
-        if right.config:
-            access.require_config(call.request)
-        elif right.role:
-            access.require(call.request, right.role)
-        result = route.handler(call)
-        return await result if isinstance(result, Awaitable) else result
-
-    return route._replace(handler=handle)
 
 
 def _fleet(upstream: Upstream, options: NsqadminOptions) -> Fleet:

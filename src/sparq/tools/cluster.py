@@ -13,12 +13,10 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from sparq.client.arguments import split_texts
-from sparq.cluster.address_rule import AddressRule
 from sparq.cluster.figures import NsqdFigures
-from sparq.cluster.fleet import Fleet
-from sparq.cluster.nodes import Node, given_node
+from sparq.cluster.fleet import Fleet, Node, given_node
 from sparq.cluster.rows import NodeStats
-from sparq.cluster.upstream import Upstream
+from sparq.cluster.upstream import AddressRule, Upstream
 from sparq.options.units import SECOND
 from sparq.protocol.address import lookupd_url
 from sparq.tools.commands import ClusterHttpOptions, UsageError, read_secret

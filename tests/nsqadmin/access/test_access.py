@@ -69,7 +69,7 @@ async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
             return access.sign_out(request)
         if path == "/read":
             who = access.require(request, Role.READ)
-            return web.json_response({"name": who.name, "remote": access.remote(request)})
+            return web.json_response({"name": who.name, "remote": access.decide(request).shown})
         if path == "/ping":
             return web.Response(text="OK")
         is_config = path == "/config"

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from sparq.cluster.figures import read
-from sparq.cluster.nodes import Node
+from sparq.cluster.fleet import Node
 from sparq.cluster.rows import NodeStats
 from sparq.nsqadmin.watch.rows import Lookupd, NodeState
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot, Observed, SnapshotBuilder

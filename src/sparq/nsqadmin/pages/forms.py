@@ -10,11 +10,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs
 
@@ -23,6 +21,7 @@ from aiohttp import web
 from sparq.cluster import policies
 from sparq.cluster.actions import STAYS_AWAY, Report
 from sparq.daemon.http import Call, HttpError
+from sparq.daemon.routes import Handler
 from sparq.nsqadmin.actions import (
     OF_CHANNEL,
     OF_MESSAGES,
@@ -38,7 +37,7 @@ from sparq.nsqadmin.pages.rendering import Renderer, html
 from sparq.nsqadmin.pages.words import in_words
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.watch import words
-from sparq.nsqadmin.watch.rows import NodeRow
+from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
 
 REQUEST_BYTES_MAX: Final = 1 << 20
 """Maximum size of a form: its encoding takes up to three bytes for one byte of a document."""
@@ -84,15 +83,14 @@ PAST: Final = {
 """Word for a performed action, by the verb that the action's name begins with."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """The fields of a form: values by name, in the order of the form."""
+class Fields(NamedTuple):
+    """The fields of a form, in its order: the first value of each, "" if missing; and all values.
 
-    values: Mapping[str, list[str]]
+    The first values are without blanks around them.
+    """
 
-    def one(self, name: str) -> str:
-        """The first value of a field; "" if it is missing."""
-        return self.values.get(name, [""])[0].strip()
+    one: Mapping[str, str]
+    every: Mapping[str, list[str]]
 
 
 async def fields_of(call: Call) -> Fields:
@@ -102,16 +100,20 @@ async def fields_of(call: Call) -> Fields:
         HttpError: 413 BODY_TOO_BIG; 400 if a JSON body is not an object.
     """
     body = await call.body(REQUEST_BYTES_MAX, "BODY_TOO_BIG")
-    if call.request.content_type != "application/json":
-        return Fields(parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True))
-    try:
-        given = json.loads(body or b"{}")
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
-        raise HttpError(400, "INVALID_BODY")
-    lists = {name: each if isinstance(each, list) else [each] for name, each in given.items()}
-    return Fields({name: [str(one) for one in each] for name, each in lists.items()})
+    every: dict[str, list[str]]
+    if call.request.content_type == "application/json":
+        try:
+            given = json.loads(body or b"{}")
+        except (ValueError, RecursionError):
+            given = None
+        if not isinstance(given, dict):
+            raise HttpError(400, "INVALID_BODY")
+        lists = {name: each if isinstance(each, list) else [each] for name, each in given.items()}
+        every = {name: [str(one) for one in each] for name, each in lists.items()}
+    else:
+        every = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
+    one = {name: each[0].strip() for name, each in every.items() if each}
+    return Fields(defaultdict(str, one), every)
 
 
 def order_of(
@@ -122,11 +124,11 @@ def order_of(
     Raises:
         HttpError: 400 if the page does not offer the action, or the selected messages are wrong.
     """
-    action = fields.one("action") or (offered[0] if len(offered) == 1 else "")
+    action = fields.one["action"] or (offered[0] if len(offered) == 1 else "")
     if action not in offered:
         raise HttpError(400, "INVALID_ACTION")
     topic, channel, node = (
-        parameters.get(name) or fields.one(name) for name in ("topic", "channel", "node")
+        parameters.get(name) or fields.one[name] for name in ("topic", "channel", "node")
     )
     if action == "create":
         action = "create_channel" if channel else "create_topic"
@@ -134,64 +136,72 @@ def order_of(
     document = b""
     if action in OF_MESSAGES:
         try:
-            arguments["ids"] = by_node(fields.values.get("message", ()))
+            arguments["ids"] = by_node(fields.every.get("message", ()))
         except ValueError as error:
             raise HttpError(400, str(error)) from None
         if not arguments["ids"]:
             raise HttpError(400, "Nothing was done: no message is selected.")
         if action == "copy_message":
-            arguments["to"] = fields.one("to")
+            arguments["to"] = fields.one["to"]
     elif action == "seek_channel":
-        arguments = {"to": fields.one("to"), "nodes": [node] if node else []}
+        arguments = {"to": fields.one["to"], "nodes": [node] if node else []}
     elif action == "drain_node":
-        arguments = {"exit": fields.one("exit") == "true"}
+        arguments = {"exit": fields.one["exit"] == "true"}
     elif action == "close_client":
-        arguments = {"client": fields.one("client")}
+        arguments = {"client": fields.one["client"]}
     elif action == "publish_message":
         # Blanks and line ends of the body are kept.
-        document = "".join(fields.values.get("body", ())[:1]).encode()
+        document = "".join(fields.every.get("body", ())[:1]).encode()
         arguments = {"bytes": len(document)}
     is_at_node = action in (TOMBSTONE, "publish_message", *OF_NODE)
     about = (topic, channel, node if is_at_node else "", arguments)
-    return ActionRequest(action, *about, fields.one("typed"), document)
+    return ActionRequest(action, *about, fields.one["typed"], document)
 
 
-async def act(services: Services, renderer: Renderer, path: str, call: Call) -> web.Response:
+Handle = Callable[[Renderer, Call], Awaitable[web.Response]]
+
+
+def handler(renderer: Renderer, handle: Handle) -> Handler:
+    """Return the handler of a form's route: a refusal is shown as a notice."""
+
+    async def answer(call: Call) -> web.Response:
+        try:
+            return await handle(renderer, call)
+        except HttpError as error:
+            return refusal(renderer, error)
+
+    return answer
+
+
+async def act(path: str, renderer: Renderer, call: Call) -> web.Response:
     """Answer a form of the page at `path`: perform its action, or ask first (rule 2)."""
     fields = await fields_of(call)
     order = order_of(call.parameters, fields, OFFERED[path])
-    return await perform(services, renderer, call, fields, order)
+    return await perform(renderer, call, fields, order)
 
 
 async def perform(
-    services: Services, renderer: Renderer, call: Call, fields: Fields, order: ActionRequest
+    renderer: Renderer, call: Call, fields: Fields, order: ActionRequest
 ) -> web.Response:
     """Perform the action that a form requests, or ask first."""
-    question = None if fields.one(SURE) else await question_of(services, order)
+    services = renderer.services
+    question = None if fields.one[SURE] else await question_of(services, order)
     if question is not None:
-        sent = [(name, one) for name, each in fields.values.items() for one in each]
+        sent = [(name, one) for name, each in fields.every.items() for one in each]
         facts = {"post": call.request.path_qs, "fields": [*sent, (SURE, "1")]}
         return html(renderer.fragment("question.html", **question._asdict(), **facts))
     report = await services.actions.perform(call.request, order)
-    gone = _not_asked(services, order, report)
-    await _refresh(services)
+    gone = _not_asked(services.watch.snapshot, order, report)
+    await services.watch.refresh(FRESH_SECONDS)
     return outcome_notice(renderer, order, report, gone)
 
 
-async def _refresh(services: Services) -> None:
-    """Wait for the figures after an action: the page's lists must show it with the notice."""
-    # A node that hangs must not delay the notice for longer.
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(FRESH_SECONDS):
-            await services.watch.fresh()
-
-
-async def dismiss(services: Services, renderer: Renderer, call: Call) -> web.Response:
+async def dismiss(renderer: Renderer, call: Call) -> web.Response:
     """Dismiss a node that is gone."""
-    address = call.parameters["node"]
-    if not services.watch.dismiss(address):
+    address, watch = call.parameters["node"], renderer.services.watch
+    if not watch.dismiss(address):
         raise HttpError(404, "NODE_NOT_FOUND: only a node that is gone can be dismissed")
-    await _refresh(services)
+    await watch.refresh(FRESH_SECONDS)
     return notice(renderer, "good", f"Dismissed: {address}. It is shown again if it answers.")
 
 
@@ -257,17 +267,20 @@ def skipped_text(skipped: int) -> str:
     return f"{what} would be skipped: consumers would not get them." if skipped else ""
 
 
-def _not_asked(services: Services, order: ActionRequest, report: Report) -> list[str]:
+def _not_asked(snapshot: ClusterSnapshot | None, order: ActionRequest, report: Report) -> list[str]:
     """Nodes with the topic, or policies, that were not asked: nsqlookupds do not list them."""
-    snapshot = services.watch.snapshot
-    there: Sequence[NodeRow] = ()
+    there: list[str] = []
     if snapshot is not None and order.action in OF_POLICIES and snapshot.lookupds:
-        there = snapshot.nodes
+        there = [node.address for node in snapshot.nodes]
     elif snapshot is not None and order.action in (*OF_TOPIC, *OF_CHANNEL, "seek_channel"):
-        there = [node for node, _ in snapshot.topic_nodes(order.topic)]
+        there = [
+            seen.node.address
+            for seen in snapshot.observed
+            if seen.stats is not None and order.topic in seen.stats.names.places
+        ]
     had = ":" if order.action in OF_POLICIES else " had it, but"
     asked = {one.address for one in report.outcomes} | set(report.warnings)
-    left = [node.address for node in there if node.address not in asked]
+    left = [address for address in there if address not in asked]
     return [f"{address}{had} nsqlookupd does not list it: not changed" for address in left]
 
 

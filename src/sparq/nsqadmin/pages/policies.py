@@ -20,7 +20,6 @@ from sparq.nsqadmin.actions import OF_POLICIES, POLICIES, ActionRequest
 from sparq.nsqadmin.pages import forms
 from sparq.nsqadmin.pages.page_request import PageRequest, PageView
 from sparq.nsqadmin.pages.rendering import Renderer, html
-from sparq.nsqadmin.services import Services
 
 SETTINGS_SECONDS: Final = 2.0
 CHANGES_SHOWN: Final = 200
@@ -75,19 +74,19 @@ def _group(request: PageRequest, held: dict[str, Any], nodes: list[str]) -> dict
     return {"nodes": nodes, "rows": rows, "edit": request.here(**{"from": nodes[0]})}
 
 
-async def act(services: Services, renderer: Renderer, call: Call) -> web.Response:
+async def act(renderer: Renderer, call: Call) -> web.Response:
     """Set or drop policies; or show what a document would change, with the form that sets it."""
     fields = await forms.fields_of(call)
-    document, action = fields.one("document").encode("utf-8", "replace"), fields.one("action")
+    document, action = fields.one["document"].encode("utf-8", "replace"), fields.one["action"]
     if action != "try":
         if action not in OF_POLICIES:
             raise HttpError(400, "INVALID_ACTION")
         number = 0 if action == "drop_policies" else await known.count(document)
-        typed, told = fields.one("typed"), {"policies": number}
+        typed, told = fields.one["typed"], {"policies": number}
         order = ActionRequest(action, "", arguments=told, typed=typed, document=document)
-        return await forms.perform(services, renderer, call, fields, order)
+        return await forms.perform(renderer, call, fields, order)
     try:
-        report = await known.try_out(services.fleet, document)
+        report = await known.try_out(renderer.services.fleet, document)
     except DocumentRefused as error:
         raise HttpError(400, f"{known.REFUSED}: {error}") from None
     changes, changed = known.changes(report), known.changed(report)

@@ -69,7 +69,7 @@ class Renderer:
     """Renders the templates of one nsqadmin."""
 
     def __init__(self, services: Services, assets: Assets) -> None:
-        self._services = services
+        self.services = services
         self._common: dict[str, Any] = {
             "asset": lambda name: services.url(assets.path(name)),
             "base": services.url(""),
@@ -83,7 +83,7 @@ class Renderer:
     def page(self, request: PageRequest, view: PageView, seen: str) -> str:
         """Render a whole page; `seen` is the mark of its live part (`live.mark`)."""
         here = _view_of(request)
-        stream = self._services.url(f"/live?view={quote(here, safe='')}&seen={seen}")
+        stream = self.services.url(f"/live?view={quote(here, safe='')}&seen={seen}")
         facts = {**self._facts(request, view), **self._frame(request.identity, request)}
         facts |= {"title": view.title, "is_live": view.is_live, "stream": stream}
         return environment().get_template(view.template).render(facts)
@@ -113,14 +113,14 @@ class Renderer:
         return {
             "menu": [self._entry(entry, request) for entry in shown],
             "who": _user_text(identity),
-            "can_sign_in": self._services.access.uses_tokens and identity.via != "token",
+            "can_sign_in": self.services.access.uses_tokens and identity.via != "token",
             "can_sign_out": identity.via == "token",
         }
 
     def _entry(self, entry: MenuEntry, request: PageRequest | None) -> dict[str, Any]:
         return {
             **entry._asdict(),
-            "href": self._services.url(entry.path),
+            "href": self.services.url(entry.path),
             "is_here": request is not None and _is_here(entry, request),
         }
 

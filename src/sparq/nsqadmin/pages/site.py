@@ -16,7 +16,6 @@ from typing import Final
 from aiohttp import web
 
 from sparq.daemon.http import Call, HttpError, Route
-from sparq.daemon.routes import Handler
 from sparq.nsqadmin.options import base_of
 from sparq.nsqadmin.pages import cluster, connections, forms, messages, policies, topics
 from sparq.nsqadmin.pages.assets import assets
@@ -52,27 +51,18 @@ def routes(services: Services) -> list[Route]:
     renderer = Renderer(services, assets())
     live = Live(services, renderer, VIEWERS)
 
-    def form(handle: Callable[[Services, Renderer, Call], Awaitable[web.Response]]) -> Handler:
-        async def answer(call: Call) -> web.Response:
-            try:
-                return await handle(services, renderer, call)
-            except HttpError as error:
-                return forms.refusal(renderer, error)
-
-        return answer
-
-    def acting(path: str) -> Handler:
-        return form(lambda services, renderer, call: forms.act(services, renderer, path, call))
-
     return [
         Route("GET", "/live", live.stream, log=False),
         Route("GET", "/static/:name", assets().serve, log=False),
         Route("GET", "/favicon.ico", partial(assets().serve, name="icon.svg"), log=False),
         Route("GET", "/signin", lambda call: _sign_in(services, renderer, call)),
         *(Route("GET", path, _page(renderer, live)) for path in VIEWERS),
-        *(Route("POST", path, acting(path)) for path in forms.OFFERED),
-        Route("POST", "/policies", form(policies.act)),
-        Route("POST", "/nodes/:node/dismiss", form(forms.dismiss)),
+        *(
+            Route("POST", path, forms.handler(renderer, partial(forms.act, path)))
+            for path in forms.OFFERED
+        ),
+        Route("POST", "/policies", forms.handler(renderer, policies.act)),
+        Route("POST", "/nodes/:node/dismiss", forms.handler(renderer, forms.dismiss)),
     ]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from sparq.cluster.figures import NsqdFigures
-from sparq.cluster.nodes import Node
+from sparq.cluster.fleet import Node
 from sparq.cluster.rows import (
     Answer,
     ChannelPast,

@@ -30,8 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self, TypeAlias, TypeVar
 
 from sparq.cluster.figures import decode
-from sparq.cluster.fleet import FIGURES, Fleet, Gathered
-from sparq.cluster.nodes import Node, given_node
+from sparq.cluster.fleet import FIGURES, Fleet, Gathered, Node, given_node
 from sparq.cluster.rows import NodeStats
 from sparq.cluster.upstream import UpstreamError
 from sparq.nsqadmin.watch.detail import Detail, Details, SharedAnswer
@@ -268,6 +267,12 @@ class ClusterWatch:
         under_way = self._is_round
         self._view(at_once=True)
         return await self.changed(number + 1 if under_way else number)
+
+    async def refresh(self, seconds: float) -> None:
+        """Wait for `fresh` figures, but not longer than this: a node may hang."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.fresh()
 
     async def detail(self, topic: str, channel: str = "") -> Detail:
         """Get a topic or channel with its latencies and clients, fetched once for all viewers."""

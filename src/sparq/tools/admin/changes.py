@@ -28,8 +28,7 @@ from sparq.cluster import actions, draining
 from sparq.cluster.actions import Report
 from sparq.cluster.draining import DrainProgress
 from sparq.cluster.figures import seek_result
-from sparq.cluster.fleet import Fleet, UnknownNode
-from sparq.cluster.nodes import Node
+from sparq.cluster.fleet import Fleet, Node, UnknownNode
 from sparq.cluster.upstream import UpstreamError
 from sparq.options.units import SECOND
 from sparq.tools.admin.job import (

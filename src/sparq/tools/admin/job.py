@@ -24,8 +24,7 @@ from typing import Any, Final
 
 from sparq.cluster.actions import IS_BACK
 from sparq.cluster.figures import ChannelFigures, TopicFigures
-from sparq.cluster.fleet import Fleet, Gathered
-from sparq.cluster.nodes import Node
+from sparq.cluster.fleet import Fleet, Gathered, Node
 from sparq.options.declare import flags_of
 from sparq.options.mistakes import suggestion
 from sparq.program.verbs import ParsedCommand

@@ -41,7 +41,7 @@ from sparq.cluster import actions
 from sparq.cluster.actions import IDS_MAX
 from sparq.cluster.cluster_stats import INT64_SPAN
 from sparq.cluster.figures import TopicFigures
-from sparq.cluster.nodes import Node
+from sparq.cluster.fleet import Node
 from sparq.cluster.redriving import RedriveProgress
 from sparq.cluster.redriving import redrive as redrive_at
 from sparq.cluster.upstream import UpstreamError

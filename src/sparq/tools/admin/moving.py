@@ -23,8 +23,7 @@ from typing import Final
 from sparq.client import Consumer, SparqClientError
 from sparq.cluster import actions
 from sparq.cluster.figures import ChannelFigures, TopicFigures
-from sparq.cluster.fleet import UnknownNode
-from sparq.cluster.nodes import Node
+from sparq.cluster.fleet import Node, UnknownNode
 from sparq.cluster.upstream import UpstreamError
 from sparq.options.units import SECOND
 from sparq.protocol.address import Address
