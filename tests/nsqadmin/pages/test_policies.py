@@ -149,23 +149,6 @@ async def test_dropping_needs_the_typed_word(site: Site) -> None:
     assert {"policies": 0, "changes": 2} == (await site.audited())[0]["arguments"]
 
 
-@pytest.mark.parametrize("token", ["op", "eve"])
-async def test_policies_can_be_changed_only_with_administer(site: Site, token: str) -> None:
-    """Others see policies without forms; their requests get 403 and are in the audit log."""
-    text = await site.get("/policies", token)
-    assert "in the file 1 t*" in words(text)
-    assert "<textarea" not in text
-    assert "ask-drop" not in text
-    for fields in (
-        {"action": "try", "document": GOOD},
-        {"action": "set_policies", "document": GOOD, "typed": "policies"},
-        {"action": "drop_policies", "typed": "policies"},
-    ):
-        assert 403 == (await site.post(token, **fields))[0]
-    assert [[], []] == await site.run_time_topics()
-    assert {(token, "refused")} == {(e["user"], e["outcome"]) for e in await site.audited()}
-
-
 async def test_a_page_shows_which_policies_apply(site: Site) -> None:
     """A topic or channel page has its settings, per nsqd if they differ; streams query none."""
     assert "Settings" not in words(await site.get("/topics/free"))

@@ -70,14 +70,6 @@ async def _is(api: Api, wanted: list[bool]) -> bool:
     return await drain_states(api) == wanted
 
 
-async def test_the_actions_route_drains_too(api: Api) -> None:
-    """`/actions` accepts drain_node with a node; without one it gets 400."""
-    body: dict[str, Any] = {"action": "drain_node", "topic": "", "node": api.nodes[1]}
-    assert "done" == (await api.post("/actions", body))["result"]
-    assert (await api.get(path(api, 1)))["draining"]
-    await api.post("/actions", {**body, "node": ""}, 400)
-
-
 async def test_the_actions_route_publishes(api: Api) -> None:
     """It publishes text or base64 at the chosen node, with the role publish alone."""
     body = {"action": "publish_message", "topic": "t", "node": api.nodes[1]}
@@ -149,18 +141,6 @@ async def test_actions_have_their_effect(api: Api) -> None:
     audit = await api.get("/audit", limit=50)
     actions = [entry["action"] for entry in audit["entries"]]
     assert ["copy_message", "pause_channel", "seek_channel", "finish_message"] == actions[:4]
-
-
-async def test_emptying_a_channel_needs_its_typed_name(api: Api) -> None:
-    """Emptying a channel needs its typed name, otherwise it gets NAME_NOT_TYPED."""
-    await fill(api)
-    order = {"action": "empty_channel", "topic": "t", "channel": "c"}
-
-    refused = await api.post("/actions", {**order, "typed": "t"}, status=400)
-    assert "NAME_NOT_TYPED" == refused["message"]
-    assert 3 == (await api.one.channel("t", "c"))["depth"]
-    assert "done" == (await api.post("/actions", {**order, "typed": "c"}))["result"]
-    assert 0 == (await api.one.channel("t", "c"))["depth"]
 
 
 async def test_invalid_requests_are_refused(api: Api) -> None:

@@ -120,23 +120,6 @@ async def test_refused_requests_change_nothing(
     assert [] == await run_time_policies(api.two)
 
 
-async def test_the_actions_route_needs_role_and_typed_word_too(api: Api) -> None:
-    """For drop_policies, `/actions` needs role and typed word; it cannot set policies."""
-    order = {"action": "drop_policies", "topic": "", "typed": "policies"}
-    before = json.dumps({"policies": [SLOW]}).encode()
-    assert 200 == (await api.one.ask("PUT", "/policies", before))[0]
-    for token, change, status, words in (
-        ("operate", {}, 403, "FORBIDDEN"),
-        ("all", {"typed": ""}, 400, "NAME_NOT_TYPED"),
-        ("all", {"action": "set_policies"}, 400, "INVALID_ARGUMENT"),
-    ):
-        refusal = await api.post("/actions", {**order, **change}, status, token=token)
-        assert words == refusal["message"]
-    assert [SLOW] == await run_time_policies(api.one)
-    assert "done" == (await api.post("/actions", order))["result"]
-    assert [] == await run_time_policies(api.one)
-
-
 async def test_gos_nsqd_is_listed_as_unable(api: Api) -> None:
     """Go's nsqd is listed in `unable`, and in reports; if it is the only one, GET gets 501."""
     async with FakeNode() as fake:
