@@ -252,7 +252,7 @@ class Upstream:
         url: URL,
         body: bytes = b"",
         *,
-        size_max: int = ANSWER_BYTES_MAX,
+        size_max: int = 0,
         content_type: str = "",
     ) -> bytes:
         if address not in self._own and address not in self._found:
@@ -262,7 +262,7 @@ class Upstream:
         headers = {**(self._token if has_token else {})}
         if content_type:
             headers["Content-Type"] = content_type
-        asked = body, headers, size_max
+        asked = body, headers, size_max or ANSWER_BYTES_MAX
         try:
             # Not left to aiohttp, which counts the wait for its own limit as part of the timeout.
             async with self._call_slots:
