@@ -117,8 +117,8 @@ security: $(READY) ## the tests of the security table (SECURITY.md), counted (AR
 docs: $(READY) ## write docs/api.md, flags.md, tools.md and behaviours.md from the code
 	@$(BIN)/python -m docs.reference
 
-coverage: $(READY) ## branch coverage of protocol, log and broker; writes docs/coverage.md (ARGS=)
-	@$(BIN)/python -m proofs.coverage $(ARGS)
+coverage: $(READY) ## branch coverage of protocol, log and broker; writes docs/coverage.md
+	@$(BIN)/python -m proofs.coverage
 
 mutants: $(READY) ## make N= small mistakes in protocol, log and broker; count those that tests notice (SEED= ARGS=)
 	@$(BIN)/python -m proofs.mutants $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -15,15 +15,13 @@ On a machine that is too noisy for 3 %, `--instructions` counts instructions (`b
 from __future__ import annotations
 
 import argparse
-import io
 import statistics
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from bench import instructions
 from bench.lines import LINES
@@ -41,8 +39,7 @@ class UnknownCommitError(Exception):
     """Git does not know the commit, or this is not a git checkout."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ratios:
+class Ratios(NamedTuple):
     """The ratios of one figure of a line.
 
     Attributes:
@@ -65,12 +62,11 @@ def extract(commit: str, folder: Path) -> Path:
     Raises:
         UnknownCommitError: with git's error message.
     """
-    command = ["git", "-C", str(ROOT), "archive", "--format=zip", commit, "src"]
+    command = ["git", "-C", str(ROOT), "archive", commit, "src"]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
         raise UnknownCommitError(done.stderr.decode(errors="replace").strip())
-    with zipfile.ZipFile(io.BytesIO(done.stdout)) as archive:
-        archive.extractall(folder)
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=done.stdout, check=True)
     return folder / "src"
 
 

@@ -2,8 +2,7 @@
 
 1. Each client is a process with its own environment (`tests/scenarios/interop`). It does the same
    work in the way its documentation shows (`bench/programs`), with its own defaults: sparq and
-   ansq on asyncio's loop, pynsq on tornado's, gnsq on gevent's; sparq also on uvloop. `bound` is
-   not a client: it measures the minimum cost of awaiting an OK.
+   ansq on asyncio's loop, pynsq on tornado's, gnsq on gevent's; sparq also on uvloop.
 2. The clients take turns on each line (A B C, A B C, ...), each run with a new topic. Figures are
    medians.
 3. nsqd counts the messages that are finished or stored, from the warm-up's end on. A client that
@@ -26,7 +25,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +32,7 @@ from typing import Any, NamedTuple
 from tests.scenarios.interop.environments import ENVIRONMENTS, made
 from tests.support.servers import GoServer, NsqdServer, spawn_nsqd
 
-from bench.generator import Figures
+from bench.generator import Figures, Mark
 from bench.measure import cpu_seconds
 from bench.peers.nsq import MEMORY_MESSAGES, GoNsqd, batch, go_path
 from bench.peers.peer import random_body
@@ -47,7 +45,7 @@ FILL_BATCH, FILL_BATCHES = 5_000, 50
 """Messages to consume: they must fit into nsqd's cache."""
 WARM_UP = 400
 SECONDS, ROUNDS = 1.0, 5
-DEADLINE_SECONDS, POLL_SECONDS = 60.0, 0.05
+DEADLINE_SECONDS, POLL_SECONDS, REST_SECONDS = 60.0, 0.05, 0.2
 FLAGS = ("--sync-every=2500", f"--max-rdy-count={IN_FLIGHT}")
 GO_FLAGS = (f"--mem-queue-size={MEMORY_MESSAGES}", f"--max-rdy-count={IN_FLIGHT}")
 HEADINGS = ("msg/s", "client us", "nsqd us", "nsqd busy", "", "")
@@ -58,8 +56,7 @@ class ClientError(Exception):
     """A client's program failed; the text describes how."""
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(NamedTuple):
     """A client that is compared.
 
     Attributes:
@@ -74,8 +71,7 @@ class Client:
 
     def missing(self) -> str:
         """The reason why it cannot run here; "" if it can."""
-        is_ours = self.program in ("sparq", "bound")
-        return "" if is_ours else made(self.program, ENVIRONMENTS / self.program)
+        return made(self.program, ENVIRONMENTS / self.program) if self.program in OTHERS else ""
 
 
 CLIENTS = {
@@ -84,13 +80,11 @@ CLIENTS = {
     "pynsq": Client("pynsq", "handler publish"),
     "gnsq": Client("gnsq", "handler publish"),
     "ansq": Client("ansq", "iterate publish"),
-    "bound": Client("bound", "publish"),
 }
 OTHERS = ("pynsq", "gnsq", "ansq")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A workload, and at least how many times the fastest other client's rate sparq must have."""
 
     name: str
@@ -151,15 +145,6 @@ def nsqd(kind: str, folder: Path) -> Iterator[NsqdServer]:
         yield server
 
 
-class Snapshot(NamedTuple):
-    """The state of a run: the time, messages finished or stored, CPU of the client and of nsqd."""
-
-    wall: float
-    messages: int
-    client: float
-    nsqd: float
-
-
 class Bench:
     """One nsqd, and runs against it."""
 
@@ -182,7 +167,7 @@ class Bench:
             bodies = batch(random_body(SIZE), FILL_BATCH)
             for _ in range(FILL_BATCHES):
                 server.post(f"/mpub?topic={topic}&binary=true", bodies)
-        self._rest()
+        time.sleep(REST_SECONDS)  # so that a run does not include work of the last one
         job = {
             **{"nsqd": server.tcp, "topic": topic, "channel": CHANNEL, "way": line.way},
             **{"in_flight": IN_FLIGHT, "tasks": line.tasks, "body_size": SIZE},
@@ -191,30 +176,16 @@ class Bench:
         with running(client, job) as process:
             first, last = self._watch(process, topic, line, seconds)
         server.post(f"/topic/delete?topic={topic}")
-        return Figures(
-            last.messages - first.messages,
-            last.wall - first.wall,
-            last.client - first.client,
-            last.nsqd - first.nsqd,
-        )
-
-    def _rest(self) -> None:
-        """Wait until nsqd is idle, so that a run does not include work of the last one."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while time.monotonic() < deadline:
-            before = cpu_seconds(self._server.pid)
-            time.sleep(POLL_SECONDS)
-            if cpu_seconds(self._server.pid) - before < POLL_SECONDS * 0.1:
-                return
+        return first.until(last)
 
     def _watch(
         self, process: subprocess.Popen[bytes], topic: str, line: Line, seconds: float
-    ) -> tuple[Snapshot, Snapshot]:
-        """The first snapshot after the warm-up, and one `seconds` later or before the end."""
-        found: list[Snapshot] = []
+    ) -> tuple[Mark, Mark]:
+        """The first mark after the warm-up, and one `seconds` later or before the end."""
+        found: list[Mark] = []
         deadline = time.monotonic() + DEADLINE_SECONDS
         while process.poll() is None:
-            now = self._snapshot(process.pid, topic, line)
+            now = self._mark(process.pid, topic, line)
             if line.consumes and now.messages == FILL_BATCH * FILL_BATCHES and len(found) > 1:
                 break
             if now.messages >= WARM_UP:
@@ -225,10 +196,10 @@ class Bench:
                 raise ClientError(f"{line.name}: {now.messages:,} messages at the end")
             time.sleep(POLL_SECONDS)
         if len(found) < 2:
-            return Snapshot(0, 0, 0, 0), Snapshot(1, 0, 0, 0)
+            return Mark(0, 0, 0, 0), Mark(1, 0, 0, 0)
         return found[0], found[-1]
 
-    def _snapshot(self, pid: int, topic: str, line: Line) -> Snapshot:
+    def _mark(self, pid: int, topic: str, line: Line) -> Mark:
         path = f"/stats?format=json&topic={topic}&include_clients=false"
         (stats,) = self._server.get_json(path)["topics"]
         count = int(stats["message_count"])
@@ -237,7 +208,7 @@ class Bench:
             if channel["requeue_count"] or channel["timeout_count"]:
                 raise ClientError(f"{line.name}: messages came back: {channel}")
             count -= channel["depth"] + channel["in_flight_count"]
-        return Snapshot(time.monotonic(), count, cpu_seconds(pid), cpu_seconds(self._server.pid))
+        return Mark(time.monotonic(), cpu_seconds(pid), cpu_seconds(self._server.pid), count)
 
 
 def present(chosen: Sequence[str]) -> dict[str, Client]:
@@ -277,8 +248,8 @@ def run(
     folder: Path,
     rounds: int = ROUNDS,
     *,
-    seconds: float = SECONDS,
     only: str = "",
+    seconds: float = SECONDS,
     chosen: Sequence[str] = (),
     kind: str = "sparq",
 ) -> None:
@@ -287,8 +258,8 @@ def run(
     Args:
         folder: the folder of nsqd's data; created if it does not exist.
         rounds: the number of runs of each client on each line.
-        seconds: the duration of a run.
         only: run only lines whose name contains this text.
+        seconds: the duration of a run.
         chosen: keys of the clients to compare; empty: all.
         kind: which nsqd, "sparq" or "go".
 
@@ -339,8 +310,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run(
                 Path(name).resolve(),
                 options.rounds,
-                seconds=options.seconds,
                 only=options.only,
+                seconds=options.seconds,
                 chosen=chosen,
                 kind=options.nsqd,
             )

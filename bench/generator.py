@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import NamedTuple, Self, cast
 
 from bench.peers.peer import Consuming, Deliveries, Peer, Publishing
 
@@ -31,18 +32,7 @@ BUSY_SHARE = 0.9
 """A generator that is busy for more than this part of the time may limit the rate."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A moment of a run: time, cost of the server, CPU of the generator, messages so far."""
-
-    wall: float
-    server: float
-    generator: float
-    messages: float
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(NamedTuple):
     """The differences between two marks, and times of single requests or deliveries, in seconds."""
 
     messages: float
@@ -70,6 +60,25 @@ class Figures:
     def generator_share(self) -> float:
         """The part of the time for which the generator was busy: near 1, it limits the rate."""
         return self.generator / self.wall
+
+
+class Mark(NamedTuple):
+    """A moment of a run: time, cost of the server, CPU of the generator, messages so far."""
+
+    wall: float
+    server: float
+    generator: float
+    messages: float
+
+    def until(self, end: Mark, times: Sequence[float] = ()) -> Figures:
+        """The figures from this moment until a later one."""
+        return Figures(
+            end.messages - self.messages,
+            end.wall - self.wall,
+            end.server - self.server,
+            end.generator - self.generator,
+            times,
+        )
 
 
 @dataclass
@@ -122,14 +131,7 @@ class Run:
 
     def since(self, begin: Mark) -> Figures:
         """The figures from `begin` until now."""
-        end = self.mark()
-        return Figures(
-            end.messages - begin.messages,
-            end.wall - begin.wall,
-            end.server - begin.server,
-            end.generator - begin.generator,
-            tuple(self.times),
-        )
+        return begin.until(self.mark(), tuple(self.times))
 
     async def close(self) -> None:
         """Abort all connections, and wait until they are closed."""
@@ -144,8 +146,15 @@ class Run:
 class Connection(asyncio.Protocol):
     """The base of publishers and consumers: errors end the run."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, sock: socket.socket) -> None:
         self.run = run
+        self.sock = sock
+
+    async def connected(self) -> Self:
+        """Connect it; call `begin` to start it."""
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: self, sock=self.sock)
+        return self
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
@@ -183,9 +192,14 @@ class Publisher(Connection):
     """
 
     def __init__(
-        self, run: Run, publishing: Publishing, request: bytes, window: int, allowed: float
+        self,
+        run: Run,
+        publishing: Publishing,
+        request: bytes,
+        window: int,
+        allowed: float = math.inf,
     ) -> None:
-        super().__init__(run)
+        super().__init__(run, publishing.sock)
         self.answered = 0
         self.allowed = allowed
         self.finishes = False
@@ -245,7 +259,7 @@ class Consumer(Connection):
     def __init__(
         self, run: Run, consuming: Consuming, changed: Callable[[Deliveries], None]
     ) -> None:
-        super().__init__(run)
+        super().__init__(run, consuming.sock)
         self.taken = 0
         self._consuming = consuming
         self._changed = changed
@@ -264,28 +278,6 @@ class Consumer(Connection):
             self._changed(taken)
 
 
-async def add_publisher(
-    run: Run, publishing: Publishing, request: bytes, window: int, allowed: float = float("inf")
-) -> Publisher:
-    """Connect a publisher; call `begin` to start it."""
-    loop = asyncio.get_running_loop()
-    _, publisher = await loop.create_connection(
-        lambda: Publisher(run, publishing, request, window, allowed), sock=publishing.sock
-    )
-    return publisher
-
-
-async def add_consumer(
-    run: Run, consuming: Consuming, changed: Callable[[Deliveries], None]
-) -> Consumer:
-    """Connect a consumer; call `begin` to start it."""
-    loop = asyncio.get_running_loop()
-    _, consumer = await loop.create_connection(
-        lambda: Consumer(run, consuming, changed), sock=consuming.sock
-    )
-    return consumer
-
-
 def request_of(publishing: Publishing, body: bytes, batch: int) -> bytes:
     """One request with `batch` messages."""
     return publishing.many(body, batch) if batch > 1 else publishing.one(body)
@@ -301,7 +293,8 @@ async def fill(
         publishing = peer.publishing(topic, batches=per_request > 1)
         request = request_of(publishing, body, per_request)
         window = batches if per_request > 1 else FILL_WINDOW
-        publisher = await add_publisher(run, publishing, request, window, count // per_request)
+        publisher = Publisher(run, publishing, request, window, count // per_request)
+        await publisher.connected()
         publisher.finishes = True
         publisher.begin()
         await run.go_on(seconds)

@@ -17,16 +17,14 @@ import struct
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from bench.generator import (
     DEADLINE_SECONDS,
     Consumer,
     Figures,
+    Publisher,
     Run,
-    add_consumer,
-    add_publisher,
     fill,
     request_of,
 )
@@ -57,8 +55,7 @@ class Measure(Protocol):
         """Run for a number of seconds; if `messages` is not 0, until as many are moved."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A line of the table.
 
     Attributes:
@@ -78,8 +75,7 @@ class Line:
     messages: int = COUNTED
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """How messages are published, and to how many channels.
 
     Attributes:
@@ -127,9 +123,8 @@ def publish(shape: Shape) -> Measure:
                 else:
                     publishing = peer.publishing(topic, batches=shape.batch > 1)
                 request = request_of(publishing, body, shape.batch)
-                publishers.append(
-                    await add_publisher(run, publishing, request, shape.window, limit)
-                )
+                publisher = Publisher(run, publishing, request, shape.window, limit)
+                publishers.append(await publisher.connected())
             run.messages = lambda: sum(each.answered for each in publishers) * shape.batch
             begin = run.mark()
             for publisher in publishers:
@@ -158,7 +153,7 @@ def deliver(ready: int, consumers: int, count: int, size: int = 200) -> Measure:
 
             for _ in range(consumers):
                 consuming = peer.consuming(topic, "ch0", size, ready)
-                found.append(await add_consumer(run, consuming, changed))
+                found.append(await Consumer(run, consuming, changed).connected())
             run.messages = lambda: sum(each.taken for each in found)
             begin = run.mark()
             for consumer in found:
@@ -179,9 +174,8 @@ def at_once(shape: Shape) -> Measure:
             publishing = peer.publishing(topic, batches=batch > 1)
             request = request_of(publishing, random_body(shape.size), batch)
             ahead, limit = LAG // batch, messages // batch or math.inf
-            publisher = await add_publisher(
-                run, publishing, request, min(window, ahead), min(ahead, limit)
-            )
+            publisher = Publisher(run, publishing, request, min(window, ahead), min(ahead, limit))
+            await publisher.connected()
 
             def changed(_: Deliveries) -> None:
                 least = min(each.taken for each in found)
@@ -189,7 +183,7 @@ def at_once(shape: Shape) -> Measure:
 
             for number in range(shape.channels):
                 consuming = peer.consuming(topic, f"ch{number}", shape.size, shape.ready)
-                found.append(await add_consumer(run, consuming, changed))
+                found.append(await Consumer(run, consuming, changed).connected())
             run.messages = lambda: sum(each.taken for each in found) / len(found)
             begin = run.mark()
             for consumer in found:
@@ -216,9 +210,9 @@ def latency(rate: int, ready: int) -> Measure:
 
             consuming = peer.consuming(topic, "ch0", len(body), ready)
             consuming.acknowledger.is_stamped = True
-            consumer = await add_consumer(run, consuming, changed)
+            consumer = await Consumer(run, consuming, changed).connected()
             publishing = peer.publishing(topic, batches=False)
-            publisher = await add_publisher(run, publishing, b"-", WINDOW, 0)
+            publisher = await Publisher(run, publishing, b"-", WINDOW, 0).connected()
             run.messages = lambda: consumer.taken
             consumer.begin()
             await run.go_on(WARM_SECONDS)
@@ -252,7 +246,7 @@ def publishing_lines() -> Sequence[Line]:
     many = publish(Shape(connections=10, window=200))
     found = [
         Line("MPUB, pipelined, 200 of 200 B", publish(batches), BATCHES),
-        Line("MPUB, pipelined, 200 of 1 KiB", publish(replace(batches, size=1024)), BATCHES),
+        Line("MPUB, pipelined, 200 of 1 KiB", publish(batches._replace(size=1024)), BATCHES),
         Line("MPUB, one at a time, 200 of 200 B", mpub_one, BATCHES, has_times=True),
         Line("PUB, pipelined, 200 B", publish(Shape())),
         Line("PUB, pipelined, 1 KiB", publish(Shape(size=1024))),

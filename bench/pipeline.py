@@ -26,7 +26,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import shutil
@@ -35,11 +34,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
+
+from proofs.__main__ import commit, today
 
 from bench import pipeline_clicks, pipeline_measures
 from bench import pipeline_reference as reference
@@ -169,10 +170,7 @@ def sustained(bench: Bench) -> None:
     """Plain Spark's three jobs and the three queries together, alternating."""
     size = bench.sized(SUSTAINED)
     lines = bench.day(size)
-    with bench.work("clicks") as files, bench.work("few") as few:
-        pipeline_clicks.write_parquet(pipeline_clicks.lines_of(lines), size, files)
-        warm_up = min(size, WARM_UP_CLICKS)
-        pipeline_clicks.write_parquet(pipeline_clicks.lines_of(lines), warm_up, few)
+    with parquet(bench, lines, size) as (few, files):
         for _ in bench.each_round():
             _reference_round(bench, few, files, size)
             with bench.work("sustained") as folder:
@@ -180,6 +178,15 @@ def sustained(bench: Bench) -> None:
             bench.note(targets.SUSTAINED, "clicks/s", rates.sustained)
             bench.note("three queries side by side, from their start", "clicks/s", rates.whole)
     bench.ratio(targets.SUSTAINED_RATIO, targets.SUSTAINED, targets.REFERENCE)
+
+
+@contextmanager
+def parquet(bench: Bench, lines: Path, size: int) -> Iterator[tuple[Path, Path]]:
+    """Folders with clicks of the file as Parquet: a few to warm up, and all."""
+    with bench.work("few") as few, bench.work("clicks") as files:
+        for count, to in ((min(size, WARM_UP_CLICKS), few), (size, files)):
+            pipeline_clicks.write_parquet(pipeline_clicks.lines_of(lines), count, to)
+        yield few, files
 
 
 def _reference_round(bench: Bench, few: Path, files: Path, size: int, of: str = "") -> None:
@@ -213,10 +220,7 @@ def long(bench: Bench) -> None:
         size = bench.sized(usual)
         lines = bench.day(size)
         name = targets.LONG.format(usual)
-        with bench.work("clicks") as files, bench.work("few") as few:
-            pipeline_clicks.write_parquet(pipeline_clicks.lines_of(lines), size, files)
-            warm_up = min(size, WARM_UP_CLICKS)
-            pipeline_clicks.write_parquet(pipeline_clicks.lines_of(lines), warm_up, few)
+        with parquet(bench, lines, size) as (few, files):
             for _ in bench.each_round():
                 _reference_round(bench, few, files, size, f", {usual:,} clicks")
                 with bench.work("run") as folder:
@@ -396,22 +400,9 @@ def two_cores() -> Iterator[int]:
 
 def conditions() -> dict[str, Any]:
     """The commit (with + if files differ from it), time, load, and Python's version."""
-    name = git("rev-parse", "--short", "HEAD") or "unknown"
-    changed = git("status", "--porcelain", "--untracked-files=no")
     return {
-        "commit": name + "+" * bool(changed),
-        "time": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": commit(),
+        "time": today(),
         "load": round(os.getloadavg()[0], 2),
         "Python": sys.version.split()[0],
     }
-
-
-def git(*words: str) -> str:
-    """The output of a git command in this tree; "" if git is missing."""
-    with suppress(OSError):
-        root = Path(__file__).parent
-        found = subprocess.run(
-            ["git", *words], cwd=root, capture_output=True, text=True, check=False
-        )
-        return found.stdout.strip()
-    return ""

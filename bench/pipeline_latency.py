@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,8 +48,7 @@ ROBOTS_FROM = 1 << 20
 FIRST_CLICKS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(NamedTuple):
     """A published batch of clicks.
 
     Attributes:
@@ -181,8 +181,7 @@ class Publishing(threading.Thread):
                 self.ticks.append(Tick(sent, self._total, who))
 
 
-@dataclass(frozen=True, slots=True)
-class Latencies:
+class Latencies(NamedTuple):
     """Seconds from sending: for each tick to its minute, for each robot to its finding."""
 
     minutes: list[float]

@@ -13,23 +13,24 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import polars
 import pyarrow as pa
 from deltalake import DeltaTable, Transaction
+from proofs.spark_cluster_parts.standalone import StandaloneCluster
 
+from bench.measure import memory_mib
 from bench.pipeline_clicks import Crowd, lines_of, publish_at_once
-from bench.pipeline_cluster import cluster
 from bench.pipeline_output import batch_times, first_archived
 from bench.pipeline_processes import (
     POLL_SECONDS,
     BenchError,
     java_of,
     live_heap_mib,
-    memory_mib,
 )
 from bench.pipeline_running import LOG_CHARACTERS, QUERIES, Running, note
 from sparq.demo.generator import DAY
@@ -68,8 +69,7 @@ STATE_QUERY = "spam_analysis"
 PROBE_CLICKS = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(NamedTuple):
     """Clicks per second of queries that run at the same time.
 
     Attributes:
@@ -95,8 +95,7 @@ def parse_us(bodies: Iterable[bytes], size: int) -> float:
     return (time.process_time() - begun) / size * 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedTable:
+class OpenedTable(NamedTuple):
     """The seconds of opening a table and counting its rows, and its files that count."""
 
     seconds: float
@@ -153,8 +152,7 @@ def sustained(folder: Path, clicks: Path, size: int, queries: Sequence[str] = QU
     return Rates(sum(left.values()) / len(queries) / (ended - begun), whole)
 
 
-@dataclass(frozen=True, slots=True)
-class RunTimes:
+class RunTimes(NamedTuple):
     """Seconds from the start of `sparq run` to its end and to the first click archived."""
 
     report: float
@@ -191,8 +189,7 @@ def make_run(folder: Path, size: int, clicks: Path | None = None) -> RunTimes:
     return RunTimes(took, first - begun)
 
 
-@dataclass(frozen=True, slots=True)
-class DriverMemory:
+class DriverMemory(NamedTuple):
     """The driver's memory in MiB.
 
     Attributes:
@@ -208,22 +205,25 @@ class DriverMemory:
 
 def memory(folder: Path, size: int, visitors: int) -> DriverMemory:
     """Measure the driver's memory after the three queries have read clicks of many visitors."""
-    with cluster(folder / "cluster") as master:
-        flags = ("--master", master, *MEMORY_FLAGS, *LOOPBACK_FLAGS)
-        with Running(folder / "pipeline", nsqds=2, flags=flags) as running:
-            running.publish(Crowd(visitors, MEMORY_PER_SECOND).lines(size))
-            running.start()
-            running.drain()
-            note("every click is taken: looking at the driver's memory")
-            return driver_memory(running.application.pid)
+    spark = StandaloneCluster(folder / "cluster", cores=2, workers=1)
+    flags = ("--master", spark.url, *MEMORY_FLAGS, *LOOPBACK_FLAGS)
+    with ExitStack() as stack:
+        stack.callback(spark.stop)
+        spark.start()
+        running = stack.enter_context(Running(folder / "pipeline", nsqds=2, flags=flags))
+        running.publish(Crowd(visitors, MEMORY_PER_SECOND).lines(size))
+        running.start()
+        running.drain()
+        note("every click is taken: looking at the driver's memory")
+        return driver_memory(running.application.pid)
 
 
 def driver_memory(pid: int) -> DriverMemory:
     """Measure a driver, given the process id of its Python."""
     pids = members_of(pid)
     java = java_of(pids)
-    peak = sum(memory_mib(each) for each in pids)
-    python = sum(memory_mib(each, "VmRSS") for each in pids if each != java)
+    peak = sum(memory_mib(each, "VmHWM") for each in pids)
+    python = sum(memory_mib(each) for each in pids if each != java)
     return DriverMemory(peak, live_heap_mib(java), python)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -57,8 +58,7 @@ class TableCommits:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class BatchTime:
+class BatchTime(NamedTuple):
     """The length of a batch, from writing its offset to writing its commit.
 
     Attributes:

@@ -41,15 +41,6 @@ def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
     return found
 
 
-def memory_mib(pid: int, field: str = "VmHWM") -> float:
-    """Return a process's memory in MiB: `VmHWM`: its peak, `VmRSS`: now; 0 if it does not exist."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
-            if line.startswith(f"{field}:"):
-                return int(line.split()[1]) / 1024
-    return 0.0
-
-
 def java_of(pids: Iterable[int]) -> int:
     """Return the process that is a JVM.
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 HEADER = f"{'figure':<62}{'median':>14}  unit  (rounds)"
 
@@ -42,8 +42,7 @@ class Figure:
         return {"figure": self.name, "unit": self.unit, "median": value, "rounds": rounds}
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """A figure's limit (`must`) and its target; lower bounds if `is_least`, else upper bounds."""
 
     figure: str
@@ -111,10 +110,15 @@ TARGETS = (
 )
 
 
+def graded(figures: Sequence[Figure]) -> list[tuple[Target, float]]:
+    """Each target whose figure was measured, with its value."""
+    values = {figure.name: figure.value for figure in figures if figure.rounds}
+    return [(target, values[target.figure]) for target in TARGETS if target.figure in values]
+
+
 def verdicts(figures: Sequence[Figure]) -> list[str]:
     """A line for each target whose figure was measured."""
-    values = {figure.name: figure.value for figure in figures if figure.rounds}
-    return [target.line(values[target.figure]) for target in TARGETS if target.figure in values]
+    return [target.line(value) for target, value in graded(figures)]
 
 
 def report(figures: Sequence[Figure], commit: str) -> str:
@@ -125,7 +129,6 @@ def report(figures: Sequence[Figure], commit: str) -> str:
 
 def as_json(figures: Sequence[Figure]) -> dict[str, Any]:
     """Figures and targets for a JSON file."""
-    values = {figure.name: figure.value for figure in figures if figure.rounds}
     targets = [
         {
             "figure": target.figure,
@@ -133,7 +136,6 @@ def as_json(figures: Sequence[Figure]) -> dict[str, Any]:
             "target": target.target,
             "is": target.grade(value),
         }
-        for target in TARGETS
-        if (value := values.get(target.figure)) is not None
+        for target, value in graded(figures)
     ]
     return {"figures": [figure.as_json() for figure in figures], "targets": targets}

@@ -11,13 +11,12 @@ import math
 import time
 from asyncio import FIRST_COMPLETED
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvloop
 
-from bench.generator import Figures, Run, add_consumer, fill
+from bench.generator import Consumer, Figures, Run, fill
 from bench.peers import Contestant
 from bench.peers.peer import Deliveries, Peer, random_body
 from bench.table import row
@@ -33,8 +32,7 @@ DRAIN_SECONDS = 2.0
 TARGET_SECONDS, TARGET_MIB = 2.0, 200.0
 
 
-@dataclass(frozen=True, slots=True)
-class Queued:
+class Queued(NamedTuple):
     """The results of one contestant.
 
     Attributes:
@@ -81,7 +79,7 @@ async def drain(peer: Peer, began: float) -> tuple[float, float, Figures]:
     run = Run(peer, lambda: consumer.taken)
     try:
         consuming = peer.consuming(TOPIC, CHANNEL, SIZE, READY)
-        consumer = await add_consumer(run, consuming, changed)
+        consumer = await Consumer(run, consuming, changed).connected()
         consumer.begin()
         news: list[asyncio.Future[Any]] = [first, run.over]
         await asyncio.wait(news, timeout=FILL_SECONDS, return_when=FIRST_COMPLETED)

@@ -128,17 +128,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def summary(book: Book, verbs: Sequence[str]) -> str:
-    """Return how many of these proofs hold, failed or were skipped, in one line."""
+    """Return how many of these proofs were run, and which failed or were skipped."""
     outcomes = [book.results[verb].outcome for verb in verbs]
-    failed = [outcome.verb for outcome in outcomes if not outcome.held]
-    skipped = [outcome.verb for outcome in outcomes if outcome.skipped]
-    parts = [
-        f"proofs {len(verbs)}",
-        f"hold {len(verbs) - len(failed) - len(skipped)}",
-        f"failed {len(failed)} {' '.join(failed)}".rstrip(),
-        f"skipped {len(skipped)} {' '.join(skipped)}".rstrip(),
-    ]
-    return " · ".join(parts)
+    failed = " ".join(outcome.verb for outcome in outcomes if not outcome.held)
+    skipped = " ".join(outcome.verb for outcome in outcomes if outcome.skipped)
+    return f"proofs {len(verbs)} · failed: {failed or 'none'} · skipped: {skipped or 'none'}"
 
 
 if __name__ == "__main__":

@@ -145,7 +145,6 @@ class Findings:
     redelivered: int = 0
     deferred: int = 0
     early: int = 0
-    latest: float = 0.0
     latest_net: float = 0.0
     verdict: Verdict | None = None
 
@@ -183,7 +182,6 @@ class Proof:
                 await until(lambda: self.deferrer.connection is not None, "subscribed")
                 await self.defer_and_jump(is_control=is_control)
                 found.deferred, found.early = self.deferrer.came, self.deferrer.early
-                found.latest = late.latest()
                 found.latest_net = late.latest_net(lateness.stalls_of(notes))
             if not is_control:
                 await self.workload.drained()
@@ -241,7 +239,7 @@ def prove(plan: Plan) -> Outcome:
         assert found.verdict is not None
         figures = (
             f"jumps {found.jumps:,} · redelivered by jump {found.redelivered:,} · deferred "
-            f"{found.deferred:,}, early {found.early:,}, latest {found.latest * 1000:,.0f} ms, "
+            f"{found.deferred:,}, early {found.early:,}, latest "
             f"{found.latest_net * 1000:,.0f} ms without the machine's own stalls · "
             f"{found.verdict.line()}"
         )

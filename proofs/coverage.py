@@ -12,7 +12,6 @@ Without changes to src or tests since the last measurement, its data is used aga
 
 from __future__ import annotations
 
-import argparse
 import ast
 import json
 import os
@@ -51,14 +50,14 @@ class Reach(NamedTuple):
     seconds: dict[str, float]
 
 
-def groups_of_tests(root: Path = ROOT) -> list[list[str]]:
+def groups_of_tests() -> list[list[str]]:
     """Files of tests, in groups that run side by side: one for each folder, and the scenarios."""
-    folders = [sorted((root / "tests" / name).glob("**/test_*.py")) for name in FOLDERS]
-    scenarios = sorted((root / "tests" / "scenarios").glob("**/test_*.py"))
+    folders = [sorted((ROOT / "tests" / name).glob("**/test_*.py")) for name in FOLDERS]
+    scenarios = sorted((ROOT / "tests" / "scenarios").glob("**/test_*.py"))
     # Not those of performance: they count calls, and more timers fire in a slow process.
     counted = [path for path in scenarios if path.parent.name != "performance"]
     folders.append([path for path in counted if is_in_process(path)])
-    return [[str(path.relative_to(root)) for path in paths] for paths in folders if paths]
+    return [[str(path.relative_to(ROOT)) for path in paths] for paths in folders if paths]
 
 
 def is_in_process(path: Path) -> bool:
@@ -79,50 +78,44 @@ def is_in_process(path: Path) -> bool:
     )
 
 
-def measured(groups: Sequence[Sequence[str]], home: Path = HOME, root: Path = ROOT) -> Reach:
+def measured() -> Reach:
     """The measurement of these tests: the last one, or a new one if files have changed since.
 
     Raises:
         SystemExit: a test failed.
     """
-    files = [*root.glob("src/**/*.py"), *root.glob("tests/**/*.py")]
+    groups = groups_of_tests()
+    files = [*ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py")]
     newest = max(path.stat().st_mtime for path in files)
-    stored = home / "durations.json"
+    stored = HOME / "durations.json"
     last = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
     if last.get("groups") != groups or stored.stat().st_mtime < newest:
-        last = {"groups": groups, "seconds": _measure(groups, home, root)}
+        last = {"groups": groups, "seconds": _measure(groups)}
         stored.write_text(json.dumps(last), encoding="utf-8")
-    return Reach(home / "data", last["seconds"])
+    return Reach(HOME / "data", last["seconds"])
 
 
-def _measure(groups: Sequence[Sequence[str]], home: Path, root: Path) -> dict[str, float]:
+def _measure(groups: Sequence[Sequence[str]]) -> dict[str, float]:
     """Run the groups, one for each core at a time, and put their data together: the durations."""
-    home.mkdir(parents=True, exist_ok=True)
-    for old in [*home.glob("data*"), *home.glob("durations*.json")]:
+    HOME.mkdir(parents=True, exist_ok=True)
+    for old in [*HOME.glob("data*"), *HOME.glob("durations*.json")]:
         old.unlink()
-
-    def run(number: int) -> dict[str, float]:
-        return _run(groups[number], home, number, root)
-
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = list(pool.map(run, range(len(groups))))
-    subprocess.run(
-        [sys.executable, "-m", "coverage", "combine", "--quiet", f"--data-file={home / 'data'}"],
-        cwd=root,
-        check=True,
-    )
+        found = list(pool.map(_run, groups, range(len(groups))))
+    command = [sys.executable, "-m", "coverage", "combine", "--quiet"]
+    subprocess.run([*command, f"--data-file={HOME / 'data'}"], cwd=ROOT, check=True)
     return {name: each for part in found for name, each in part.items()}
 
 
-def _run(tests: Iterable[str], home: Path, number: int, root: Path) -> dict[str, float]:
+def _run(tests: Iterable[str], number: int) -> dict[str, float]:
     """Run tests under coverage; returns their durations."""
-    durations = home / f"durations.{number}.json"
-    measure = [sys.executable, "-m", "coverage", "run", f"--data-file={home / 'data'}.{number}"]
+    durations = HOME / f"durations.{number}.json"
+    measure = [sys.executable, "-m", "coverage", "run", f"--data-file={HOME / 'data'}.{number}"]
     command = [*measure, "-m", "pytest", "-p", "proofs.mutants_parts.reach_plugin", *tests]
-    paths = os.pathsep.join((str(root / "src"), str(root)))
+    paths = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
     environment = {**os.environ, "PYTHONPATH": paths, "SPARQ_DURATIONS": str(durations)}
     ran = subprocess.run(
-        command, cwd=root, env=environment, capture_output=True, text=True, check=False
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     if ran.returncode:
         sys.exit(ran.stdout[-5000:] + ran.stderr[-1000:])
@@ -193,19 +186,14 @@ no test reaches: `.venv/bin/python -m coverage report -m --data-file=build/cover
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Measure, and write the page."""
-    parser = argparse.ArgumentParser(prog="make coverage", description=__doc__)
-    parser.add_argument("tests", nargs="*", help="files of tests (default: those of the core)")
-    parser.add_argument("--data", type=Path, default=HOME, help="the folder of the data")
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page that is written")
-    given = parser.parse_args(arguments)
-    reach = measured([given.tests] if given.tests else groups_of_tests(), given.data)
+    reach = measured()
     lines = table(report(reach.data))
     opening = OPENING.format(date=today(), commit=commit(), count=len(reach.seconds))
-    given.page.write_text(opening + "\n".join(lines) + "\n", encoding="utf-8")
+    PAGE.write_text(opening + "\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(line for line in lines if "**" in line or "other" in line))
-    print(os.path.relpath(given.page, ROOT))
+    print(os.path.relpath(PAGE, ROOT))
     return 0
 
 

@@ -103,10 +103,6 @@ class Lateness:
         """Record the arrival of a message."""
         self.deliveries.append((due, came))
 
-    def latest(self) -> float:
-        """Largest lateness in seconds, whatever the cause."""
-        return max([came - due for due, came in self.deliveries], default=0.0)
-
     def latest_net(self, machine: Stalls) -> float:
         """Largest lateness in seconds without stalls of the machine or of the proof's loop."""
         return max(

@@ -163,8 +163,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=COUNT, help=f"mutants (default {COUNT})")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
     parser.add_argument("--only", nargs="+", default=["*"], help="modules, such as log.disk")
-    parser.add_argument("--tests", nargs="+", help="files of tests (default: those of the core)")
-    parser.add_argument("--data", type=Path, default=coverage.HOME, help="coverage's data")
     given = parser.parse_args(arguments)
     began = time.monotonic()
     packages = modules(given.only)
@@ -174,9 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     selected = "" if given.only == ["*"] else f' ARGS="--only {" ".join(given.only)}"'
     print(f"repeat with: make mutants SEED={given.seed} N={given.count}{selected}")
     print(f"{len(mutants)} mutants at {places:,} places", flush=True)
-    reach = coverage.measured(
-        [given.tests] if given.tests else coverage.groups_of_tests(), given.data
-    )
+    reach = coverage.measured()
     done = 0
 
     def told(judged: Judged) -> None:

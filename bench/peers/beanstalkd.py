@@ -16,26 +16,14 @@ from bench.peers.peer import (
     Peer,
     Program,
     Publishing,
-    RefusedError,
+    counting,
 )
 
 TIME_TO_RUN_SECONDS = 120
 RESERVES_AHEAD = 4
 
 
-def answers(data: bytes) -> int:
-    """Count INSERTED lines.
-
-    Raises:
-        RefusedError: beanstalkd has sent an error.
-    """
-    lines = data.count(b"\r\n")
-    if lines != data.count(b"INSERTED") and any(
-        word in data
-        for word in (b"OUT_OF", b"BAD", b"INTERNAL", b"DRAINING", b"BURIED", b"UNKNOWN")
-    ):
-        raise RefusedError(data.decode(errors="replace")[:200])
-    return lines
+ERRORS = (b"OUT_OF", b"BAD", b"INTERNAL", b"DRAINING", b"BURIED", b"UNKNOWN")
 
 
 def put(body: bytes) -> bytes:
@@ -69,7 +57,7 @@ class Beanstalkd(Peer):
 
     def publishing(self, topic: str, *, batches: bool) -> Publishing:
         """Publish by put, to the topic's tube."""
-        return Publishing(self.hello(f"use {topic}").done(), answers, put)
+        return Publishing(self.hello(f"use {topic}").done(), counting(b"\n", *ERRORS), put)
 
     def consuming(self, topic: str, channel: str, size: int, ready: int) -> Consuming:
         """Consume with up to RESERVES_AHEAD reserves in advance."""

@@ -18,6 +18,7 @@ from bench.peers.peer import (
     Program,
     Publishing,
     RefusedError,
+    counting,
 )
 
 HELLO = b'CONNECT {"verbose":false,"pedantic":false,"headers":false}\r\nPING\r\n'
@@ -26,17 +27,6 @@ HELLO = b'CONNECT {"verbose":false,"pedantic":false,"headers":false}\r\nPING\r\n
 def publish(subject: bytes, body: bytes, reply: bytes) -> bytes:
     """A PUB that requests an answer on the subject `reply`."""
     return b"PUB %s %s %d\r\n%s\r\n" % (subject, reply, len(body), body)
-
-
-def answers(data: bytes) -> int:
-    """Count acknowledgements of the stream.
-
-    Raises:
-        RefusedError: the server has sent an error.
-    """
-    if b'"error"' in data or b"-ERR" in data:
-        raise RefusedError(data.decode(errors="replace")[:200])
-    return data.count(b'"seq"')
 
 
 class Nats(Peer):
@@ -104,6 +94,7 @@ class Nats(Peer):
         """Publish by PUB; the stream answers each."""
         dialogue = self.hello()
         inbox, subject = self.inbox(dialogue), topic.encode()
+        answers = counting(b'"seq"', b'"error"', b"-ERR")
         return Publishing(dialogue.done(), answers, lambda body: publish(subject, body, inbox))
 
     def consuming(self, topic: str, channel: str, size: int, ready: int) -> Consuming:

@@ -30,6 +30,7 @@ from bench.peers.peer import (
     Program,
     Publishing,
     RefusedError,
+    counting,
 )
 
 MAGIC = b"  V2"
@@ -59,18 +60,6 @@ class Oks:
             raise RefusedError(data.decode(errors="replace")[:200])
         answers, self._received = divmod(self._received + len(data), len(OK))
         return answers
-
-
-def http_answers(data: bytes) -> int:
-    """Count HTTP answers with status 200.
-
-    Raises:
-        RefusedError: an answer has another status.
-    """
-    answers = data.count(b"HTTP/1.1 200")
-    if answers != data.count(b"HTTP/1.1 "):
-        raise RefusedError(data.decode(errors="replace")[:200])
-    return answers
 
 
 class NsqAcknowledger:
@@ -204,7 +193,7 @@ class NsqPeer(Peer):
         """Publish by POST /pub and, in binary mode, /mpub."""
         return Publishing(
             Dialogue(self.http_port).done(),
-            http_answers,
+            counting(b"HTTP/1.1 200", b"HTTP/1.1 4", b"HTTP/1.1 5"),
             lambda body: http_post(f"/pub?topic={topic}", body),
             lambda body, count: http_post(f"/mpub?topic={topic}&binary=true", batch(body, count)),
         )

@@ -17,8 +17,7 @@ import random
 import re
 import shutil
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -89,8 +88,18 @@ def no_batches(body: bytes, count: int) -> bytes:
     raise RefusedError("publishes one message at a time")
 
 
-@dataclass(frozen=True, slots=True)
-class Publishing:
+def counting(mark: bytes, *errors: bytes) -> Callable[[bytes], int]:
+    """`Publishing.answers` of a broker whose answers each have a mark, and whose errors another."""
+
+    def count(data: bytes) -> int:
+        if any(error in data for error in errors):
+            raise RefusedError(data.decode(errors="replace")[:200])
+        return data.count(mark)
+
+    return count
+
+
+class Publishing(NamedTuple):
     """A connection that is ready to publish.
 
     Attributes:
@@ -105,8 +114,7 @@ class Publishing:
     many: Callable[[bytes, int], bytes] = no_batches
 
 
-@dataclass(frozen=True, slots=True)
-class Consuming:
+class Consuming(NamedTuple):
     """A connection that is ready to consume once `begin` is sent."""
 
     sock: socket.socket
@@ -160,15 +168,8 @@ class Dialogue:
 class Program(SupervisedProcess):
     """A server process that listens on `port` once it has started, and all that it starts."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        folder: Path,
-        port: int,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        variables = {**os.environ, **(environment or {})}
-        log = folder / "output.txt"
+    def __init__(self, command: Sequence[str], folder: Path, port: int) -> None:
+        variables, log = dict(os.environ), folder / "output.txt"
         super().__init__(command[0], command, log, environment=variables, folder=folder)
         self.port = port
 

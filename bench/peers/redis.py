@@ -17,6 +17,7 @@ from bench.peers.peer import (
     Program,
     Publishing,
     RefusedError,
+    counting,
 )
 
 FIELD = b"b"
@@ -27,23 +28,6 @@ def command(*words: bytes) -> bytes:
     parts = [b"*%d\r\n" % len(words)]
     parts += [b"$%d\r\n%s\r\n" % (len(word), word) for word in words]
     return b"".join(parts)
-
-
-class Answers:
-    """Counts answers by their first byte: `$` for XADD (an id), `*` for EXEC (an array)."""
-
-    def __init__(self, mark: bytes) -> None:
-        self._mark = mark
-
-    def __call__(self, data: bytes) -> int:
-        """Return the number of answers that start in this data.
-
-        Raises:
-            RefusedError: Redis has sent an error.
-        """
-        if b"-" in data and (b"-ERR" in data or b"-EXEC" in data or b"-MISCONF" in data):
-            raise RefusedError(data.decode(errors="replace")[:200])
-        return data.count(self._mark)
 
 
 class RedisAcknowledger:
@@ -143,7 +127,9 @@ class Redis(Peer):
         def many(body: bytes, count: int) -> bytes:
             return command(b"MULTI") + one(body) * count + command(b"EXEC")
 
-        return Publishing(Dialogue(self.port).done(), Answers(b"*" if batches else b"$"), one, many)
+        # The first byte of an answer: to XADD an id, to EXEC an array.
+        answers = counting(b"*" if batches else b"$", b"-ERR", b"-EXEC", b"-MISCONF")
+        return Publishing(Dialogue(self.port).done(), answers, one, many)
 
     def consuming(self, topic: str, channel: str, size: int, ready: int) -> Consuming:
         """Consume by XREADGROUP, which blocks while there are no entries."""

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from docs import docstrings, reference, site
+from docs import reference, site
 
 from tests.scenarios.docs.pages import ROOT, text_of
 
@@ -33,16 +33,6 @@ def test_every_public_name_and_option_is_described() -> None:
     assert [] == [value for value in values if not value.__doc__]
     assert [] == [name for name, member in members if not member.__doc__]
     assert [] == [row for row in rows if row.startswith("| `") and row.endswith("|  |")]
-
-
-def test_a_docstring_is_split_into_sections() -> None:
-    """A docstring is split into prose, examples, and sections whose entries may span lines."""
-    found = docstrings.read(
-        "Does ``this``:\n\n::\n\n    one()\n\nArgs:\n    one: the first,\n        goes on.\n"
-    )
-
-    assert "Does `this`:\n\n```python\none()\n```" == found.prose
-    assert {"Args": [("one", "the first, goes on.")]} == found.sections
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:

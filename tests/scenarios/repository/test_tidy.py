@@ -117,21 +117,6 @@ def test_every_suppressed_check_gives_its_reason() -> None:
     none_of(offending_lines(code(*CODE), silenced))
 
 
-def bound_names(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield the names that a module's own statements assign, with their lines."""
-    for node in tree(path).body:
-        targets: list[ast.expr] = []
-        if isinstance(node, ast.Assign):
-            targets = node.targets
-        elif isinstance(node, ast.AnnAssign):
-            targets = [node.target]
-        for target in targets:
-            parts = target.elts if isinstance(target, ast.Tuple) else [target]
-            for part in parts:
-                if isinstance(part, ast.Name):
-                    yield part.id, node.lineno
-
-
 def test_a_constant_has_one_value() -> None:
     """A module assigns each of its global names only once.
 
@@ -140,11 +125,15 @@ def test_a_constant_has_one_value() -> None:
     """
     twice: list[str] = []
     for path in code("src", "tests", "proofs", "bench", "docs", "locks"):
-        seen: set[str] = set()
-        for name, line in bound_names(path):
-            if name in seen:
-                twice.append(f"{place(path, line)} {name}")
-            seen.add(name)
+        targets = [
+            target
+            for node in tree(path).body
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        ]
+        inner = [one for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+        names = [one.id for one in inner if isinstance(one.ctx, ast.Store)]
+        twice += [f"{path.relative_to(ROOT)}: {name}" for name in names if names.count(name) > 1]
 
     none_of(twice)
 
