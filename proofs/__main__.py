@@ -28,7 +28,7 @@ from proofs.promises import PROMISES
 # The cheapest proofs come first.
 VERBS = (
     *("golden", "simulate", "bitrot", "full", "ioerror", "crash", "power", "term", "clock"),
-    *("cluster", "slow", "hostile", "spark", "mixed"),
+    *("cluster", "operator_day", "slow", "hostile", "spark", "mixed"),
 )
 BESIDE = "mixed"
 """A long proof with little load: it starts first, in parallel with the others, and ends last."""

@@ -105,8 +105,6 @@ def section(promise: Promise, book: Book) -> str:
     others = [verb for verb in promise.proofs if verb not in shown[:1]]
     if others:
         lines.append(("Also " if shown else "") + ", ".join(mention(verb, book) for verb in others))
-    if promise.tests:
-        lines.append("Tests: " + ", ".join(f"[{path}]({path})" for path in promise.tests))
     return "\n".join(lines).rstrip()
 
 

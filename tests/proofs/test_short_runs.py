@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from proofs.operator_day import CHANNELS
 from proofs.outcome import Plan
 from proofs.simulate_parts.full_disk import FullDisk
 
@@ -24,6 +25,7 @@ RUNS = {
     "hostile": Plan(SEED, 1_000),
     "ioerror": Plan(SEED, 6, control=False),
     "mixed": Plan(SEED, 1, control=False),
+    "operator_day": Plan(38, 5 * len(CHANNELS), control=False),
     "power": Plan(SEED, 2),
     "simulate": Plan(SEED, 6, control=False),
     "slow": Plan(1, 320),
