@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from bench.measure import memory_mib
 from bench.pipeline_clicks import Crowd, day_file, lines_of, write_parquet
-from bench.pipeline_processes import java_of, live_heap_mib, memory_mib
+from bench.pipeline_processes import java_of, live_heap_mib
 
 from bench import pipeline_reference
 from sparq.pipeline.enrich import parse_arrow
@@ -62,4 +63,4 @@ def test_the_live_heap_of_a_jvm_can_be_measured(spark) -> None:
     """The live heap of a JVM can be measured from outside; it is smaller than resident memory."""
     java = java_of([os.getpid(), spark.sparkContext._gateway.proc.pid])
 
-    assert 5 < live_heap_mib(java) < memory_mib(java)
+    assert 5 < live_heap_mib(java) < memory_mib(java, "VmHWM")

@@ -12,9 +12,8 @@ import pytest
 from sparq.broker import permissions
 from sparq.broker.catalog import Catalog, CatalogError
 from sparq.client.errors import WrongPeerError
-from sparq.daemon.http import HttpError
+from sparq.daemon.reload import new_value
 from sparq.migration import queues
-from sparq.nsqd.config import read_addresses
 from sparq.nsqd.lookup_peers import channels_of
 from sparq.nsqlookupd.tcp import ClientError, read_producer
 from sparq.options.limits import IdentifyLimits
@@ -63,7 +62,7 @@ READERS: dict[str, tuple[Callable[[bytes], Any], type[Exception]]] = {
     "IDENTIFY to nsqd": (identify, RemoteError),
     "IDENTIFY to nsqlookupd": (introduce, ClientError),
     "an authd's answer": (permissions.read, permissions.AnswerError),
-    "PUT /config": (read_addresses, HttpError),
+    "PUT /config": (partial(new_value, "nsqlookupd_tcp_addresses"), ValueError),
     "channels of an nsqlookupd": (partial(channels_of, 200), ValueError),
     "producers of an nsqlookupd": (producers, ValueError),
     "IDENTIFY's answer": (handshake._facts, WrongPeerError),
