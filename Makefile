@@ -86,7 +86,7 @@ tidy: $(READY) ## sizes of functions, forbidden words, paths, hosts, links
 tests: $(READY) $(CLASSES) ## the tests without the checks (ARGS= SEED=)
 	@$(BIN)/python -m pytest -rfEs --durations 25 $(SPREAD) $(AGAIN) $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
 
-bench: $(READY) ## measure speed and memory (ARGS=)
+bench: $(READY) $(CLASSES) ## measure speed and memory (ARGS=)
 	@$(BIN)/python -m bench $(ARGS)
 
 latency: $(READY) ## publish-to-deliver latency at 1,000 messages per second (ARGS=)
