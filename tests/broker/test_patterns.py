@@ -35,7 +35,7 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     if request.param == "python":
         monkeypatch.setattr(patterns, "re2", None)
     elif ENGINE is None:
-        pytest.skip("skipped: needs google-re2")
+        pytest.skip("needs google-re2")
 
 
 def with_python(text: str) -> patterns.Pattern | None:
@@ -49,7 +49,7 @@ def with_python(text: str) -> patterns.Pattern | None:
         patterns.re2 = before
 
 
-@pytest.mark.skipif(ENGINE is None, reason="skipped: needs google-re2")
+@pytest.mark.skipif(ENGINE is None, reason="needs google-re2")
 @given(PATTERNS, NAMES)
 def test_the_engines_agree(text: str, name: str) -> None:
     """A pattern that Python's engine takes matches the same names as Go's."""

@@ -67,9 +67,8 @@ def compiled(text: str) -> tuple[Pattern, int]:
     cost = _cost(operators, is_anchored=plain.startswith(("^", r"\A")))
     if not is_shared or _OTHER_OPERATOR.search(operators) or cost > COST_MAX:
         raise PatternError("it needs the package google-re2 (pip install 'sparq-mq[regex]')")
-    python = re.sub(
-        r"\\.", lambda one: r"\Z" if one[0] == r"\z" else one[0], plain, flags=re.DOTALL
-    )
+    # The end of a text, which Python 3.11 calls \Z.
+    python = _ATOM.sub(lambda one: r"\Z" if one[0] == r"\z" else one[0], plain)
     try:
         return re.compile(python, re.ASCII | (re.IGNORECASE if plain != text else 0)), cost
     except (re.error, OverflowError, RecursionError) as error:
