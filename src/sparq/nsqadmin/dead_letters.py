@@ -20,6 +20,7 @@ from typing import Any, Final
 from msgspec import Struct, structs
 
 from sparq.cluster.fleet import Fleet
+from sparq.cluster.messages import ns_of
 from sparq.daemon.access.audit import AuditLog
 from sparq.nsqadmin.messages import (
     EVERYTHING,
@@ -27,7 +28,6 @@ from sparq.nsqadmin.messages import (
     MessagePage,
     Refused,
     log_page,
-    ns_of,
     whole_body,
 )
 

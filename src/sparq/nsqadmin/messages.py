@@ -25,7 +25,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -33,6 +33,7 @@ from msgspec import Meta, Struct
 
 from sparq.cluster.figures import SeekResult, seek_result
 from sparq.cluster.fleet import Fleet, Node, UnknownNode
+from sparq.cluster.messages import Count, Message, NodePage, node_message, node_page, ns_of
 from sparq.cluster.upstream import NO_ROUTE, UpstreamError
 from sparq.daemon.http import HttpError
 from sparq.options.units import SECOND
@@ -57,9 +58,6 @@ STATES: Final = ("waiting", "in_flight", "deferred")
 
 T = TypeVar("T")
 Nodes: TypeAlias = dict[str, Node]
-Message: TypeAlias = dict[str, Any]
-Count: TypeAlias = Annotated[int, Meta(ge=0)]
-Digits: TypeAlias = Annotated[str, Meta(pattern="^[0-9]{1,20}$")]
 
 
 class Refused(HttpError):
@@ -69,92 +67,11 @@ class Refused(HttpError):
         super().__init__(status, code)
 
 
-def ns_of(text: str) -> int:
-    """Parse `2026-11-23T12:00:00.123456789Z` into nanoseconds since 1970.
-
-    Raises:
-        ValueError: the text is no such time.
-    """
-    # The fraction is read by hand: datetime has microseconds only.
-    whole, _, fraction = text.removesuffix("Z").partition(".")
-    moment = datetime.fromisoformat(whole).replace(tzinfo=UTC)
-    return int(moment.timestamp()) * SECOND + int(fraction.ljust(9, "0")[:9] or 0)
-
-
 def text_of(ns: int) -> str:
     """Format a time as text; whole seconds have no fraction."""
     seconds, rest = divmod(ns, SECOND)
     text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{rest:09d}Z" if rest else f"{text}Z"
-
-
-# What nodes send
-
-
-class MessageHolder(Struct):
-    """The consumer that has a message in flight."""
-
-    client_id: str
-    hostname: str
-    user_agent: str
-
-
-class NodeMessage(Struct, kw_only=True):
-    """A message as nsqd shows it (docs/http.md), and its node's address."""
-
-    id: str
-    time: str
-    index: Digits
-    timestamp: Digits
-    size: int
-    node: str = ""
-    attempts: int | None = None
-    state: Literal["waiting", "in_flight", "deferred", "finished"] | None = None
-    client: MessageHolder | None = None
-    since: str | None = None
-    deadline: str | None = None
-    due: str | None = None
-    in_flight_seconds: float | None = None
-    due_seconds: float | None = None
-    body: str = ""
-    encoding: str = ""
-    cut: bool = False
-    letter: dict[str, str] | None = None
-
-    def __post_init__(self) -> None:
-        """Raises ValueError: `due` is no time."""
-        if self.due:
-            ns_of(self.due)
-
-
-class NodePage(Struct):
-    """A node's page of messages, or its step of a search."""
-
-    messages: list[NodeMessage] = []
-    next: str | None = None
-    total: int | None = None
-    first_index: str | None = None
-    end_index: Digits | None = None
-    older_are_gone: bool = False
-    done: bool = False
-    progress: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    scanned: Count = 0
-    scanned_bytes: Count = 0
-    unsearched: Count = 0
-
-
-LETTER_FIELDS: Final = (
-    *("topic", "channel", "id", "attempts", "published", "last_returned", "consumer", "reason"),
-    "redriven",
-)
-
-
-def shown(message: Message, node: str) -> Message:
-    """A checked message with its node; a letter's history has all of its fields, some empty."""
-    letter = message.get("letter")
-    # A publisher writes the history of a letter that a client library gave up.
-    more = {"letter": dict.fromkeys(LETTER_FIELDS, "") | letter} if letter is not None else {}
-    return {**message, **more, "node": node}
 
 
 class Missing(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -435,7 +352,7 @@ async def _page(
         place = places[node.address]
         # A page may have only messages that were shown already: then look at the next one.
         for _ in range(EMPTY_PAGES_MAX):
-            page, messages = await _ask(fleet, node, path, {**query, "after": place.after})
+            page, messages = await node_page(fleet, node, path, {**query, "after": place.after})
             messages = [
                 each for each in messages if place.last is None or _order(each) > place.last
             ]
@@ -480,15 +397,6 @@ async def _page(
         older_are_gone=any(page.older_are_gone for page in pages.values()),
         **answers.missing,
     )
-
-
-async def _ask(
-    fleet: Fleet, node: Node, path: str, query: dict[str, str]
-) -> tuple[NodePage, list[Message]]:
-    """A node's checked answer, and its messages."""
-    answer = await fleet.get(node, path, **query)
-    page = msgspec.convert(answer, NodePage)
-    return page, [shown(message, node.address) for message in answer.get("messages", ())]
 
 
 def _is_at_end(page: NodePage) -> bool:
@@ -573,7 +481,7 @@ async def search(
     query = {"topic": topic, **sought.query(), **show.query(), "budget_ms": str(budget_ms)}
     query["limit"] = str(math.ceil(show.limit / max(1, len(wanted))))
     found = await answers.query(
-        lambda node: _ask(
+        lambda node: node_page(
             fleet, node, "/topic/search", {**query, "after": places[node.address].after}
         ),
         wanted,
@@ -617,12 +525,7 @@ async def find(
     answers = await nodes_of(fleet, topic, show.nodes)
     query = {"topic": topic, "channel": channel, "id": message_id, **show.query(), "limit": ""}
 
-    async def ask(node: Node) -> Message:
-        answer = await fleet.get(node, "/message", **query)
-        msgspec.convert(answer, NodeMessage)
-        return shown(answer, node.address)
-
-    found = await answers.query(ask)
+    found = await answers.query(lambda node: node_message(fleet, node, query))
     return MessagesFound(messages=[*found.values()], **answers.missing)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparq.nsqadmin.messages import Refused, ns_of, seek_preview, spread, text_of, times
+from sparq.cluster.messages import ns_of
+from sparq.nsqadmin.messages import Refused, seek_preview, spread, text_of, times
 from sparq.protocol.commands import sub
 from tests.nsqadmin.messages.conftest import Cluster, fill
 from tests.nsqd.daemon import Consumer

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from sparq.cluster.messages import ns_of
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin.dead_letters import origin
 from sparq.nsqadmin.messages import (
@@ -30,7 +31,6 @@ from sparq.nsqadmin.messages import (
     Times,
     find,
     log_page,
-    ns_of,
     peek,
     search,
     seek_preview,

@@ -17,11 +17,12 @@ import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final
 
+from sparq.cluster.messages import Message
 from sparq.cluster.rows import ChannelRow, TopicRow
 from sparq.daemon.access.roles import Role
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin import messages
-from sparq.nsqadmin.messages import DisplayLimits, Message, MessagePage, SearchPage
+from sparq.nsqadmin.messages import DisplayLimits, MessagePage, SearchPage
 from sparq.nsqadmin.v2.endpoints import ApiRequest, Parameter, plain
 from sparq.nsqadmin.v2.routes import (
     ANY_CHANNEL,

@@ -35,6 +35,7 @@ from sparq.cluster.cluster_stats import LATENCY
 from sparq.cluster.draining import DrainProgress
 from sparq.cluster.figures import DELIVERY, STATES
 from sparq.cluster.fleet import UnknownNode
+from sparq.cluster.messages import Count, NodeMessage
 from sparq.cluster.rows import ChannelRow, TopicRow
 from sparq.cluster.upstream import UpstreamError
 from sparq.daemon.access.audit import FILTERS
@@ -45,7 +46,6 @@ from sparq.nsqadmin.access import ACTION_ROLES
 from sparq.nsqadmin.actions import ActionRequest, error_of
 from sparq.nsqadmin.dead_letters import DeadLetterPage
 from sparq.nsqadmin.messages import (
-    Count,
     DisplayLimits,
     MessagePage,
     MessagesFound,
@@ -84,7 +84,7 @@ Errors: TypeAlias = dict[str, str]
 
 @ENDPOINTS.add("GET", "/openapi.json", "this document")
 async def _document(ask: ApiRequest) -> dict[str, Any]:
-    return document(ENDPOINTS, ask.services.url(""), messages.NodeMessage)
+    return document(ENDPOINTS, ask.services.url(""), NodeMessage)
 
 
 # Figures

@@ -1,0 +1,133 @@
+"""The messages that nsqds show over HTTP (docs/http.md, "Looking into a queue"), checked.
+
+A node's answer is not trusted: one of another form makes the node faulty, as one that fails.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from sparq.cluster.fleet import Fleet, Node
+from sparq.cluster.upstream import UpstreamError
+from sparq.options.units import SECOND
+from sparq.protocol.names import one_line
+
+QUOTED_MAX: Final = 200
+
+T = TypeVar("T")
+
+Message: TypeAlias = dict[str, Any]
+"""The node's own object, and `node`, the node's address: two nodes may have the same id."""
+
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+Digits: TypeAlias = Annotated[str, Meta(pattern="^[0-9]{1,20}$")]
+
+
+def ns_of(text: str) -> int:
+    """Parse `2026-11-23T12:00:00.123456789Z` into nanoseconds since 1970.
+
+    Raises:
+        ValueError: the text is no such time.
+    """
+    # The fraction is read by hand: datetime has microseconds only.
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    moment = datetime.fromisoformat(whole).replace(tzinfo=UTC)
+    return int(moment.timestamp()) * SECOND + int(fraction.ljust(9, "0")[:9] or 0)
+
+
+class MessageHolder(Struct):
+    """The consumer that has a message in flight."""
+
+    client_id: str
+    hostname: str
+    user_agent: str
+
+
+class NodeMessage(Struct, kw_only=True):
+    """A message as nsqd shows it (docs/http.md), and its node's address."""
+
+    id: str
+    time: str
+    index: Digits
+    timestamp: Digits
+    size: int
+    node: str = ""
+    attempts: int | None = None
+    state: Literal["waiting", "in_flight", "deferred", "finished"] | None = None
+    client: MessageHolder | None = None
+    since: str | None = None
+    deadline: str | None = None
+    due: str | None = None
+    in_flight_seconds: float | None = None
+    due_seconds: float | None = None
+    body: str = ""
+    encoding: str = ""
+    cut: bool = False
+    letter: dict[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError: `due` is no time."""
+        if self.due:
+            ns_of(self.due)
+
+
+class NodePage(Struct):
+    """A node's page of messages, or its step of a search."""
+
+    messages: list[NodeMessage] = []
+    next: str | None = None
+    total: int | None = None
+    first_index: str | None = None
+    end_index: Digits | None = None
+    older_are_gone: bool = False
+    done: bool = False
+    progress: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    scanned: Count = 0
+    scanned_bytes: Count = 0
+    unsearched: Count = 0
+
+
+LETTER_FIELDS: Final = (
+    *("topic", "channel", "id", "attempts", "published", "last_returned", "consumer", "reason"),
+    "redriven",
+)
+
+
+def shown(message: Message, node: str) -> Message:
+    """A checked message with its node; a letter's history has all of its fields, some empty."""
+    letter = message.get("letter")
+    # A publisher writes the history of a letter that a client library gave up.
+    more = {"letter": dict.fromkeys(LETTER_FIELDS, "") | letter} if letter is not None else {}
+    return {**message, **more, "node": node}
+
+
+async def node_page(
+    fleet: Fleet, node: Node, path: str, query: dict[str, str]
+) -> tuple[NodePage, list[Message]]:
+    """Fetch a page of a node's messages, or a step of its search; also return its messages.
+
+    Raises:
+        UpstreamError: the request failed, or the answer has another form.
+    """
+    answer = await fleet.get(node, path, **query)
+    page = _checked(node, answer, NodePage)
+    return page, [shown(message, node.address) for message in answer.get("messages", ())]
+
+
+async def node_message(fleet: Fleet, node: Node, query: dict[str, str]) -> Message:
+    """Fetch one message of a node. Raises the errors of `node_page`."""
+    answer = await fleet.get(node, "/message", **query)
+    _checked(node, answer, NodeMessage)
+    return shown(answer, node.address)
+
+
+def _checked(node: Node, answer: Any, form: type[T]) -> T:
+    try:
+        return msgspec.convert(answer, form)
+    except (msgspec.ValidationError, ValueError) as error:
+        why = one_line(str(error))[:QUOTED_MAX]
+        raise UpstreamError(node.at, f"unreadable answer: {why}") from None
