@@ -21,9 +21,9 @@ class Options:
 
 VERBS = {
     "send": Verb(
-        "WHAT [WHEN]", "send it", Options, 1, about="Sends one thing.", examples=("send a --to=b",)
+        "WHAT [WHEN]", "send it", Options, about="Sends one thing.", examples=("send a --to=b",)
     ),
-    "stop": Verb("", "stop", Options, 0, 0, examples=("stop",)),
+    "stop": Verb("", "stop", Options, examples=("stop",)),
 }
 
 
@@ -33,9 +33,9 @@ def read(*words: str) -> ParsedCommand:
 
 def test_words_and_flags_may_be_mixed() -> None:
     """A flag takes the next word if it needs one; after `--` all are words, -1h always is."""
-    assert ParsedCommand("send", ("a", "-1h"), Options(yes=True, to="b")) == read(
-        "send", "--yes", "a", "--to", "b", "-1h"
-    )
+    found = read("send", "--yes", "a", "--to", "b", "-1h")
+    assert ("send", ("a", "-1h"), Options(yes=True, to="b")) == found[:3]
+    assert [("yes", "true"), ("to", "b")] == [(flag.name, text) for flag, text in found.given]
     assert ("-", "--to") == read("send", "--", "-", "--to").words
 
 

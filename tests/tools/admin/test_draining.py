@@ -53,7 +53,7 @@ def test_a_drain_that_times_out_reports_the_rest(target: DrainTarget) -> None:
     sentence, *rows = found.out.splitlines()
     assert f"{target.nsqd.http} is still draining, 3 messages left" in sentence
     assert [
-        ["TOPIC", "CHANNEL", "LEFT", "HELD", "UP", "BY"],
+        ["TOPIC", "CHANNEL", "MESSAGES", "HELD", "UP"],
         ["t", "c", "3", "no", "consumers"],
     ] == [row.split() for row in rows[-2:]]
     assert target.nsqd.get_json("/drain")["draining"] is True

@@ -44,7 +44,7 @@ def test_the_next_command_has_all_flags(cluster: Cluster, admin: Run) -> None:
 
     ran = admin("find", "clicks", "archive", "--where=n >= $(id)", "--limit=7", "--token=secret")
 
-    again = "find clicks archive --limit=7 --token=@FILE '--where=n >= $(id)'"
+    again = "find clicks archive '--where=n >= $(id)' --limit=7 --token=@FILE"
     assert f"sparq admin {again} --nsqd-http-address={cluster.dead}\n" in ran.err
     assert "secret" not in ran.err
 
@@ -104,8 +104,7 @@ def test_one_mistake_of_three_nsqds_is_one_line(admin: Run) -> None:
         document = admin("pause", "clicks", "archive", "--json", *flags).document
 
     three = ", ".join(nsqds)
-    told = [line.split("  ") for line in paused.out.splitlines()]
-    assert [three, "channel/pause", "NOT DONE: FORBIDDEN (403)"] == told[2]
+    assert f"{three}: FORBIDDEN (403)\n" in paused.out
     assert f"{three}: FORBIDDEN (403)\n" in sought.out
     advice = f"  nsqd {three}: the token needs another role (docs/access.md)"
     for ran, verb in ((paused, "pause clicks archive"), (sought, "seek clicks archive earliest")):
@@ -147,7 +146,7 @@ def test_a_reason_is_one_readable_line() -> None:
         (["peek"], "takes TOPIC [CHANNEL], not nothing"),
         (["peek", "a", "b", "c"], "takes TOPIC [CHANNEL], not a b c"),
         (["list", "--lookupd-http-address=a"], "not an address"),
-        (["list", "--nsqd-http-address="], "--lookupd-http-address or --nsqd-http-address"),
+        (["list", "--nsqd-http-address="], "--nsqd-http-address or --lookupd-http-address"),
         (["list", "--nsqd-http-address=a:1", "--lookupd-http-address=a:1"], "not both"),
         (["list", "--http-client-request-timeout=0s"], "should be positive"),
         (["list", "--token=a b"], "--token must have at most 512 characters"),

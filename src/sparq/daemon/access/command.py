@@ -45,8 +45,6 @@ VERBS: Final = {
         "NAME ROLES [LAST_DAY]",
         "make a token, print it, and add its line to the file",
         TokenOptions,
-        2,
-        3,
         about="Makes a token, prints it once, and adds its line to the file. Roles are separated by"
         " commas; ROLE:PATTERN is for the topics that match. The token is valid to the end of the"
         " last day (UTC).",
@@ -60,8 +58,6 @@ VERBS: Final = {
         "",
         "list the tokens of the file",
         TokenOptions,
-        0,
-        0,
         about="Lists the tokens of the file. The id is the beginning of the token's hash.",
         examples=(f"list {FILE}",),
     ),
@@ -69,8 +65,6 @@ VERBS: Final = {
         "NAME|ID",
         "remove a token from the file",
         TokenOptions,
-        1,
-        1,
         about="Removes a token from the file. If several have the name, give the id of one, as"
         " `list` shows it.",
         examples=(f"remove web {FILE}", f"remove 6e8c0c2c36a1 {FILE}"),

@@ -122,7 +122,7 @@ async def completion(job: Job) -> int:
     Raises:
         UsageError: there is no script for this shell.
     """
-    shell = job.words[0]
+    shell = job.topic
     if shell not in SCRIPTS:
         raise UsageError(f"there is no script for this shell: use {', '.join(SHELLS)}")
     await job.output.write(SCRIPTS[shell].encode())

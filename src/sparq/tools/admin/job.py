@@ -1,7 +1,8 @@
-"""Run a verb of `sparq admin`: its words and flags, the cluster, standard output, what to do next.
+"""Run a verb of `sparq admin`: the cluster, what is printed, and what to do next.
 
-Results go to standard output, as a table or as JSON; errors go to stderr in both forms. Everything
-that came from a daemon passes through `table` or JSON before it reaches a terminal.
+Results go to standard output: the lines of a document, or with `--json` the document. Errors of
+verbs that only read go to stderr; errors of changes are part of the result. Everything that came
+from a daemon passes through `table` or JSON before it reaches a terminal.
 
 For each daemon that did not do its part, a sentence and a command say what to do next. Reasons are
 those of `sparq.cluster`: the operating system's text about a connection, or the daemon's answer
@@ -22,45 +23,25 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Final
 
-from sparq.cluster.actions import IS_BACK
+from sparq.cluster.actions import IS_BACK, Report
 from sparq.cluster.figures import ChannelFigures, TopicFigures
 from sparq.cluster.fleet import Fleet, Gathered, Node
-from sparq.options.declare import flags_of
+from sparq.options.declare import Flag
 from sparq.options.mistakes import suggestion
 from sparq.program.verbs import ParsedCommand
 from sparq.protocol.names import is_valid_name, one_line, quote
-from sparq.tools.admin.verbs import PROGRAM
+from sparq.tools.admin.verbs import PROGRAM, VERBS, WITHOUT_CLUSTER
 from sparq.tools.cluster import fleet_of
 from sparq.tools.commands import IN_ENVIRONMENT, ToolError, UsageError
-from sparq.tools.common import unless_stopped
+from sparq.tools.common import check_one_kind, unless_stopped
 from sparq.tools.terminal import STDIN, STDOUT, PipeOutput
-from sparq.tools.view import table
-
-FUNCTIONS: Final = {
-    "list": "listing.list_them",
-    "seek": "changes.seek",
-    "move": "moving.move",
-    "drain": "changes.drain",
-    "peek": "messages.peek",
-    "find": "messages.find",
-    "export": "messages.export",
-    "audit": "listing.audit",
-    "dismiss": "listing.dismiss",
-    "policies": "policies.policies",
-    "redrive": "messages.redrive",
-    "completion": "completion.completion",
-    **dict.fromkeys(("requeue", "finish", "cancel", "copy"), "messages.act"),
-}
-"""The function of each verb; that of the others is `changes.change`."""
-
-WITHOUT_CLUSTER: Final = ("audit", "dismiss", "completion")
 
 TYPED_BYTES_MAX: Final = 1024
-ADDRESSES: Final = ("lookupd-http-address", "nsqd-http-address", "expect-nodes", "output")
+NOT_REPEATED: Final = ("lookupd-http-address", "nsqd-http-address", "expect-nodes", "output")
 """Flags that do not apply to a single nsqd, or must not be given twice."""
 
-NOT_THERE: Final = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND")
-"""Codes of a daemon that has nothing to change: that is not a failure."""
+NOT_THERE: Final = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "MESSAGE_NOT_FOUND")
+"""Codes of a daemon that has nothing to show or to change: that is not a failure."""
 
 NO_ROUTE: Final = "it does not support this: Go's nsqd, or an older version (404 NOT_FOUND)"
 """The reason reported for an nsqd that does not know the path."""
@@ -72,16 +53,30 @@ UNREACHABLE: Final = (
     *("refused", "no answer in time", "unreachable", "reset", "disconnected", "timed out"),
     *("no route", "not known", "no address", "not resolve"),
 )
+ADVICE: Final = (
+    (IS_BACK, "stop these clients, or have them use another topic; then run this again there:"),
+    ("401", "it requires a token: run this again with its --token=@FILE:"),
+    ("403", "the token needs another role (docs/access.md): run this again with such a token:"),
+    (NO_ROUTE, "use sparq's nsqd there, or do without its data"),
+    ("503", "its disk or its state prevents this: check GET /ping there, then run this again:"),
+    ("", "see its log, then run this again there:"),
+)
+"""What to do about a reason that contains a text; the first one counts."""
 
 
 def has_nothing(reason: str) -> bool:
-    """Whether the daemon reports that it has no such topic or channel."""
+    """Whether the daemon reports that it has no such topic, channel or message."""
     return any(code in reason for code in NOT_THERE)
 
 
 def known(errors: Mapping[str, str]) -> dict[str, str]:
     """Return the errors in words, without those of daemons that only do not have it."""
     return {address: in_words(why) for address, why in errors.items() if not has_nothing(why)}
+
+
+def failures(report: Report) -> dict[str, str]:
+    """Return why each daemon did not do its part; one that has nothing to change did its part."""
+    return known(report.warnings) | known({one.address: one.error for one in report.errors})
 
 
 def in_words(reason: str) -> str:
@@ -111,14 +106,15 @@ def lines_of(errors: Mapping[str, str]) -> list[str]:
     return [f"{', '.join(addresses)}: {reason}" for reason, addresses in found.items()]
 
 
-def result_of(is_done: bool, is_failed: bool) -> str:
-    """Return the word for an outcome: something was done; something failed."""
-    return "failed" if not is_done else "partly" if is_failed else "done"
-
-
-def _is_unreachable(reason: str) -> bool:
+def is_unreachable(reason: str) -> bool:
     """Whether the only thing known about the daemon is that it did not answer."""
     return any(words in reason.lower() for words in UNREACHABLE)
+
+
+def _advice(kind: str, reason: str) -> str:
+    if is_unreachable(reason) and not reason.startswith(IS_BACK):
+        return f"start the {kind}, or find out why it cannot be reached; then run this again there:"
+    return next(advice for text, advice in ADVICE if text in in_words(reason))
 
 
 @dataclass(slots=True)
@@ -126,30 +122,28 @@ class Job:
     """One run of `sparq admin`.
 
     Attributes:
-        verb: the verb of the command line, such as `pause`.
+        request: the command line.
         words: the words after the verb.
         options: the verb's flags.
         fleet: the cluster.
         output: where results go; errors go to stderr.
+        topic, channel: the first two words; "" if there are fewer.
         errors: the reason for each daemon that did not answer, by address.
     """
 
-    verb: str
-    words: tuple[str, ...]
-    options: Any
+    request: ParsedCommand
     fleet: Fleet
     output: PipeOutput
+    words: tuple[str, ...] = ()
+    options: Any = None
+    topic: str = ""
+    channel: str = ""
     errors: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def topic(self) -> str:
-        """The first word; "" if there is none."""
-        return (*self.words, "")[0]
-
-    @property
-    def channel(self) -> str:
-        """The second word; "" if there is none."""
-        return (*self.words, "", "")[1]
+    def __post_init__(self) -> None:
+        """Take the words and flags from the request."""
+        self.words, self.options = self.request.words, self.request.options
+        self.topic, self.channel, *_ = (*self.words, "", "")
 
     @property
     def what(self) -> str:
@@ -157,14 +151,10 @@ class Job:
         return f"{f'channel {self.channel} of ' if self.channel else ''}topic {self.topic}"
 
     def check_names(self) -> None:
-        """Check that topic and channel are names that NSQ allows.
-
-        Raises:
-            UsageError: one is not.
-        """
-        check_name("topic", self.topic)
-        if self.channel and self.verb != "tombstone":
-            check_name("channel", self.channel)
+        """Check that topic and channel are names that NSQ allows. Raises UsageError: one is not."""
+        for kind, name in (("topic", self.topic), ("channel", self.channel)):
+            if (name or kind == "topic") and not is_valid_name(name):
+                raise UsageError(f"{quote(name)} is not a valid {kind} name")
 
     async def no_such_node(self, address: str, which: str) -> ToolError:
         """Return the error for an address that names no nsqd, with the nsqds that are known."""
@@ -178,29 +168,71 @@ class Job:
         """Write lines to standard output."""
         await self.output.write("".join(f"{line}\n" for line in lines).encode())
 
-    async def say_json(self, document: Any) -> None:
-        """Write a JSON document to standard output."""
-        await self.say(json.dumps(document, ensure_ascii=False))
-
-    async def show(
-        self, headings: Sequence[str], rows: Iterable[Mapping[str, Any]], texts: int
-    ) -> None:
-        """Write rows as a table, or together with the errors as one JSON document.
-
-        Args:
-            headings: the keys of the rows in order, as in JSON.
-            rows: the cells by key.
-            texts: the number of leading text columns.
-        """
-        rows = list(rows)
-        if self.options.json:
-            await self.say_json({"rows": rows, "errors": self.errors})
-        else:
-            await self.say(*table(headings, rows, texts))
-
     def warn(self, text: str) -> None:
         """Write a line to stderr."""
-        sys.stderr.write(f"{PROGRAM} {self.verb}: {text}\n")
+        sys.stderr.write(f"{PROGRAM} {self.request.verb}: {text}\n")
+
+    async def show(self, document: Mapping[str, Any], *lines: str) -> int:
+        """Print what was found, and which daemons did not answer; return the exit status.
+
+        Args:
+            document: what to print with `--json`, without the errors.
+            lines: what to print otherwise.
+        """
+        if self.options.json:
+            lines = (json.dumps({**document, "errors": self.errors}, ensure_ascii=False),)
+        await self.say(*lines)
+        return self.warn_of_errors()
+
+    def warn_of_errors(self) -> int:
+        """Write to stderr which daemons did not answer and what to do next; return the status."""
+        for line in lines_of(self.errors):
+            self.warn(line)
+        if self.errors:
+            self.warn("their data is not shown; next steps:")
+        for step in self._next_steps(self.errors):
+            self.warn(f"  {step}")
+        return int(bool(self.errors))
+
+    async def report(
+        self,
+        document: Mapping[str, Any],
+        lines: Iterable[str],
+        errors: Mapping[str, str],
+        *,
+        is_done: bool = True,
+        is_whole: bool = True,
+        hint: str = "",
+        words: Sequence[str] | None = None,
+    ) -> int:
+        """Print the outcome of a change, its errors and what to do next; return the exit status.
+
+        Args:
+            document: the outcome, besides what all changes have in common.
+            lines: the outcome for a person.
+            errors: why each daemon did not do its part, by address.
+            is_done: whether anything was done.
+            is_whole: whether nothing else is left undone.
+            hint: what else to know about an nsqd that is started again.
+            words: the words of the command to repeat; None: those of the job.
+        """
+        steps = self._next_steps(errors, self.words if words is None else words)
+        lookupds = self.fleet.lookupds
+        if any(is_unreachable(why) for at, why in errors.items() if at not in lookupds) and hint:
+            steps.append(hint)
+        result = "failed" if not is_done else "partly" if errors or not is_whole else "done"
+        whole = {
+            **{"verb": self.request.verb, "topic": self.topic, "channel": self.channel},
+            **{"dry_run": bool(self.options.dry_run), "result": result},
+            **document,
+            **{"errors": errors, "next": steps},
+        }
+        if self.options.json:
+            await self.say(json.dumps(whole, ensure_ascii=False))
+        else:
+            next_steps = ["", "next steps:", *(f"  {step}" for step in steps)] if steps else []
+            await self.say(*lines, *lines_of(errors), *next_steps)
+        return int(result != "done")
 
     async def confirm(self, name: str, sentence: str) -> None:
         """Ask for a name to be typed before something is lost; `--yes` skips that.
@@ -214,9 +246,8 @@ class Job:
         """
         if self.options.yes:
             return
-        keys = STDIN
         # A name read from a pipe would confirm nothing: a script must say `--yes`.
-        if not keys.is_terminal:
+        if not STDIN.is_terminal:
             raise ToolError(
                 f"{sentence}: not confirmed, nothing was done; use --yes to run it or --dry-run to"
                 " preview it"
@@ -224,111 +255,41 @@ class Job:
         sys.stderr.write(f"{sentence}.\nType {name} to confirm: ")
         sys.stderr.flush()
         typed = b""
-        while b"\n" not in typed and len(typed) < TYPED_BYTES_MAX and (read := await keys.read()):
+        while b"\n" not in typed and len(typed) < TYPED_BYTES_MAX and (read := await STDIN.read()):
             typed += read
         if typed.decode("utf-8", "replace").strip() != name:
             raise ToolError("the name does not match: nothing was done")
 
-    # What to do next
-
-    def next_steps(
-        self, errors: Mapping[str, str], *, hint: str = "", words: Sequence[str] | None = None
-    ) -> list[str]:
-        """Return what to do next, line by line; empty if there are no errors.
-
-        Args:
-            errors: why each daemon did not do its part, by address.
-            hint: what else to know about an nsqd that is started again.
-            words: the words of the command to repeat; None: those of the job.
-        """
-        lookupds = set(self.fleet.lookupds)
+    def _next_steps(self, errors: Mapping[str, str], words: Sequence[str] = ()) -> list[str]:
+        """Return what to do next, line by line; empty if there are no errors."""
         advised: dict[tuple[str, str], list[str]] = {}
         for address, reason in errors.items():
-            kind = "nsqlookupd" if address in lookupds else "nsqd"
+            kind = "nsqlookupd" if address in self.fleet.lookupds else "nsqd"
             advised.setdefault((kind, _advice(kind, reason)), []).append(address)
         lines = []
         for (kind, advice), addresses in advised.items():
             lines.append(f"{kind} {', '.join(addresses)}: {advice}")
             if kind == "nsqd" and advice.endswith(":"):
-                lines.append(f"  {self._again_at(addresses, words)}")
-        if hint and any(_is_unreachable(why) for at, why in errors.items() if at not in lookupds):
-            lines.append(hint)
+                # The command line that does the same there.
+                parts = [*PROGRAM.split(), self.request.verb, *(words or self.words)]
+                parts += [given_flag(*each) for each in self.request.given]
+                parts += [f"--nsqd-http-address={address}" for address in addresses]
+                again = " ".join(shlex.quote(part) for part in parts if part)
+                lines.append(f"  {again.replace(shlex.quote(TOKEN), TOKEN)}")
         return lines
 
-    def _again_at(self, addresses: Iterable[str], words: Sequence[str] | None) -> str:
-        """Return the command line that does the same at these nsqds; it does not repeat a token."""
-        options = self.options
-        parts = [*PROGRAM.split(), self.verb, *(self.words if words is None else words)]
-        for flag in flags_of(type(options)):
-            value = getattr(options, flag.field)
-            if flag.name in ADDRESSES or value == flag.default:
-                continue
-            if flag.name == "token":
-                parts.append("--token=@FILE")
-            elif value is True:
-                parts.append(f"--{flag.name}")
-            else:
-                shown = value if isinstance(value, str) else flag.kind.show(value)
-                parts.append(f"--{flag.name}={shown}")
-        parts += [f"--nsqd-http-address={address}" for address in addresses]
-        return " ".join(map(shlex.quote, parts)).replace("'--token=@FILE'", "--token=@FILE")
 
-    async def report(
-        self,
-        document: Mapping[str, Any],
-        lines: Iterable[str],
-        errors: Mapping[str, str],
-        *,
-        hint: str | None = None,
-        words: Sequence[str] | None = None,
-    ) -> None:
-        """Write an outcome to standard output, with the errors, and what to do next.
-
-        Args:
-            document: the outcome for JSON.
-            lines: the outcome for a person; with a hint they have the errors already.
-            errors: why each daemon did not do its part, by address.
-            hint, words: see `next_steps`.
-        """
-        steps = self.next_steps(errors, hint=hint or "", words=words)
-        if self.options.json:
-            await self.say_json({**document, "errors": errors, "next": steps})
-            return
-        wrong = lines_of(errors) if hint is None else []
-        steps = ["", "next steps:", *(f"  {step}" for step in steps)] if steps else []
-        await self.say(*lines, *wrong, *steps)
-
-    def warn_of_errors(self) -> int:
-        """Write to stderr which daemons did not answer and what to do next; return the status."""
-        for line in lines_of(self.errors):
-            self.warn(line)
-        if self.errors:
-            self.warn("their data is not shown; next steps:")
-        for step in self.next_steps(self.errors):
-            self.warn(f"  {step}")
-        return int(bool(self.errors))
+TOKEN: Final = "--token=@FILE"  # noqa: S105 - no token, but the place of one
 
 
-def check_name(kind: str, name: str) -> None:
-    """Raise UsageError if NSQ does not allow a name."""
-    if not is_valid_name(name):
-        raise UsageError(f"{quote(name)} is not a valid {kind} name")
-
-
-def _advice(kind: str, reason: str) -> str:
-    if reason.startswith(IS_BACK):
-        return "stop these clients, or have them use another topic; then run this again there:"
-    if _is_unreachable(reason):
-        return f"start the {kind}, or find out why it cannot be reached; then run this again there:"
-    if "401" in reason:
-        return "it requires a token: run this again with its --token=@FILE:"
-    if "403" in reason:
-        return "the token needs another role (docs/access.md): run this again with such a token:"
-    if in_words(reason) == NO_ROUTE:
-        return "use sparq's nsqd there, or do without its data"
-    if "503" in reason:
-        return "its disk or its state prevents this: check GET /ping there, then run this again:"
-    return "see its log, then run this again there:"
+def given_flag(flag: Flag, text: str) -> str:
+    """Return a flag of the command line for another one; "": it does not belong there."""
+    if flag.name in NOT_REPEATED:
+        return ""
+    # A token is not repeated.
+    if flag.name == "token":
+        return TOKEN
+    return f"--{flag.name}" if text == flag.kind.bare else f"--{flag.name}={text}"
 
 
 # Which nsqds have a topic or channel
@@ -379,43 +340,37 @@ async def producers_of(fleet: Fleet, topic: str) -> Gathered[list[Node]]:
     raise ToolError(f"no {asked} knows the topic {topic}{suggestion(topic, names)}")
 
 
-# Running a verb
-
-
 async def serve(request: ParsedCommand, stop: asyncio.Event, output: PipeOutput = STDOUT) -> int:
     """Run the verb until it is done or the event is set; return the exit status.
 
     Raises:
         UsageError, ToolError: nothing was done.
     """
-    module, function = FUNCTIONS.get(request.verb, "changes.change").split(".")
+    module, name = VERBS[request.verb].work.split(".")
     act: Callable[[Job], Awaitable[int]] = getattr(
-        import_module(f"sparq.tools.admin.{module}"), function
+        import_module(f"sparq.tools.admin.{module}"), name
     )
     options = request.options
-    nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
-    if request.verb not in WITHOUT_CLUSTER:
-        if not any(nsqds) and not any(lookupds):
-            raise UsageError(
-                f"--lookupd-http-address or --nsqd-http-address required {IN_ENVIRONMENT}"
-            )
-        if any(nsqds) and any(lookupds):
-            raise UsageError("use --lookupd-http-address or --nsqd-http-address, not both")
+    needs_cluster = request.verb not in WITHOUT_CLUSTER
+    if needs_cluster:
+        check_one_kind(
+            *("nsqd-http-address", options.nsqd_http_addresses, options.lookupd_http_addresses),
+            IN_ENVIRONMENT,
+        )
     async with fleet_of(options) as fleet:
-        job = Job(request.verb, request.words, options, fleet, output)
+        job = Job(request, fleet, output)
         status = await unless_stopped(act(job), stop)
         if status is None:
             raise ToolError("stopped by a signal: some daemons may already have done their part")
-        expected = 0 if request.verb in WITHOUT_CLUSTER else options.expect_nodes
-        if not expected:
+        if not needs_cluster or not options.expect_nodes:
             return status
         found = await fleet.nodes()
         answered = [node.address for node in found.value if node.address not in found.errors]
-        if len(answered) >= expected:
+        if len(answered) >= options.expect_nodes:
             return status
         names = ", ".join(answered) or "none"
         job.warn(
-            f"found {len(answered)} of {expected} expected nsqds ({names}): start the others, then"
-            " run this again"
+            f"found {len(answered)} of {options.expect_nodes} expected nsqds ({names}): start the"
+            " others, then run this again"
         )
         return 1

@@ -11,7 +11,7 @@ daemons directly; its changes are in the daemons' logs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from yarl import URL
@@ -25,6 +25,7 @@ from sparq.protocol.names import quote
 from sparq.tools.admin.job import Job, in_words, known, producers_of
 from sparq.tools.commands import ToolError, UsageError
 from sparq.tools.overview import channel_words
+from sparq.tools.tables import table
 
 TOPIC: Final = ("topic", "channels", "waiting", "messages", "paused", "nsqds")
 FIGURES: Final = (
@@ -61,51 +62,50 @@ async def list_them(job: Job) -> int:
     # One request shows no rate and no time, so `stuck` is not among the states, and the lag is
     # unknown if an nsqd does not report the age of its oldest waiting message, as Go's.
     answers = {address: (NodeStats(each, 0.0), None) for address, each in stats.value.items()}
+    names: tuple[str, ...] = TOPIC
     if job.options.nodes:
-        await _nodes(job, stats.value)
+        names, rows = NODE, await _nodes(job, stats.value)
     elif job.channel:
-        rows = []
+        names, rows = ("nsqd", *FIGURES), []
         for address, answer in sorted(answers.items()):
-            _, channels, *_ = tables([answer], job.topic)
-            if (row := channels.find(job.topic, job.channel)) is not None:
-                rows.append({"nsqd": address, **_figures(row)})
+            row = tables([answer], job.topic).channels.find(job.topic, job.channel)
+            rows += [] if row is None else [{"nsqd": address, **_figures(row)}]
         if not rows and not job.errors:
             raise ToolError(f"no nsqd has the {job.what}")
-        await job.show(("nsqd", *FIGURES), rows, 2)
     elif job.topic:
         topics, channels, *_ = tables(answers.values(), job.topic)
         if not topics and not job.errors:
-            names = (await job.fleet.topics()).value
-            if job.topic not in names:
-                raise ToolError(f"there is no topic {job.topic}{suggestion(job.topic, names)}")
+            known_names = (await job.fleet.topics()).value
+            if job.topic not in known_names:
+                near = suggestion(job.topic, known_names)
+                raise ToolError(f"there is no topic {job.topic}{near}")
+        names = ("channel", *FIGURES, "nsqds")
         rows = [{"channel": row.channel, **_figures(row), "nsqds": row.nodes} for row in channels]
-        await job.show(("channel", *FIGURES, "nsqds"), rows, 2)
     else:
-        await _topics(job, tables(answers.values())[0])
-    return job.warn_of_errors()
+        named = await job.fleet.topics()
+        job.errors |= known(named.errors)
+        nowhere = dict.fromkeys(TOPIC, 0) | {"paused": False}
+        found: dict[str, dict[str, Any]] = {
+            name: {**nowhere, "topic": name} for name in named.value
+        }
+        for each in tables(answers.values()).topics:
+            found[each.topic] = {**_shown(each, TOPIC[:-1]), "nsqds": each.nodes}
+        rows = [found[name] for name in sorted(found)]
+    return await job.show({"rows": rows}, *table(names, rows))
 
 
-async def _topics(job: Job, topics: Iterable[TopicRow]) -> None:
-    named = await job.fleet.topics()
-    job.errors |= known(named.errors)
-    nowhere: dict[str, Any] = dict.fromkeys(TOPIC, 0) | {"paused": False}
-    found = {name: nowhere | {"topic": name} for name in named.value}
-    for each in topics:
-        figures = {name: getattr(each, name) for name in TOPIC[:-1]}
-        found[each.topic] = {**figures, "nsqds": each.nodes}
-    await job.show(TOPIC, (found[name] for name in sorted(found)), 1)
+def _shown(row: ChannelRow | TopicRow, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in names}
 
 
 def _figures(row: ChannelRow) -> dict[str, Any]:
     """Return a channel's figures, as in JSON."""
-    names = (*FIGURES[1:], "topic_paused")
-    return {"state": channel_words(row), **{name: getattr(row, name) for name in names}}
+    return {"state": channel_words(row), **_shown(row, (*FIGURES[1:], "topic_paused"))}
 
 
-async def _nodes(job: Job, stats: Mapping[str, NsqdFigures]) -> None:
-    nodes = await job.fleet.nodes()
+async def _nodes(job: Job, stats: Mapping[str, NsqdFigures]) -> list[dict[str, Any]]:
     rows = []
-    for node in nodes.value:
+    for node in (await job.fleet.nodes()).value:
         each = stats.get(node.address)
         row = {
             "address": node.address,
@@ -118,7 +118,7 @@ async def _nodes(job: Job, stats: Mapping[str, NsqdFigures]) -> None:
             "tcp_port": str(node.tcp_port),
         }
         rows.append(row)
-    await job.show(NODE, rows, 5)
+    return rows
 
 
 async def audit(job: Job) -> int:
@@ -148,11 +148,7 @@ async def audit(job: Job) -> int:
             break
         before = following
     entries = entries[: options.limit]
-    if options.json:
-        await job.say_json({"entries": entries})
-    else:
-        await job.show(AUDIT, entries, len(AUDIT))
-    return 0
+    return await job.show({"entries": entries}, *table(AUDIT, entries))
 
 
 async def dismiss(job: Job) -> int:
@@ -170,9 +166,7 @@ async def dismiss(job: Job) -> int:
         if error.code.startswith("NODE_NOT_FOUND"):
             raise ToolError(f"nsqadmin {address} shows no gone nsqd {quote(job.topic)}") from None
         raise _refused(address, error, "operate") from None
-    done = {"dismissed": job.topic}
-    await (job.say_json(done) if job.options.json else job.say(f"dismissed {job.topic}"))
-    return 0
+    return await job.show({"dismissed": job.topic}, f"dismissed {job.topic}")
 
 
 def _nsqadmin(job: Job, path: str) -> str:

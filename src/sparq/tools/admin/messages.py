@@ -3,19 +3,19 @@
 Messages come from nsqd's inspection routes:
 
 1. Reading takes no messages: attempts, order and depth stay as they are.
-2. An nsqd that cannot be reached, or has no such routes (Go's), is listed in the job's errors; the
-   others give their part. All are asked at once, each with bounded requests, and the results are
-   merged by time. `export` holds one page of messages per nsqd in memory.
-3. An nsqd's response is not trusted: entries that are not messages are skipped.
-4. CSV is for spreadsheets: a cell that a spreadsheet would read as a formula begins with an
+2. An nsqd that cannot be reached, has no such routes (Go's), or sends an unreadable answer, is
+   listed in the job's errors; the others give their part. `find` and `peek` ask all at once, each
+   with bounded requests, and merge the results by time. `export` holds one page of messages per
+   nsqd in memory.
+3. CSV is for spreadsheets: a cell that a spreadsheet would read as a formula begins with an
    apostrophe. JSON lines contain every body unchanged, as text or base64.
-5. The file of an export must not exist. If the export is incomplete, the message names the file,
+4. The file of an export must not exist. If the export is incomplete, the message names the file,
    and the exit status is 1.
-6. Verbs that act on messages take ids from the command line, or with `-` from standard input, as
+5. Verbs that act on messages take ids from the command line, or with `-` from standard input, as
    `find --ids` prints them. Every nsqd that has the topic gets all ids and acts on the messages it
    has: an id belongs to one nsqd only. An id that no nsqd acted on is reported with the nsqds'
    reasons.
-7. `redrive` sends dead letters back to the topic and channel that they came from: with ids those
+6. `redrive` sends dead letters back to the topic and channel that they came from: with ids those
    letters, as `requeue` does; without ids, all letters that wait in the channel when it begins, at
    most `--rate` per second. What is left is what the nsqds say afterwards: letters that they
    refused, that failed again meanwhile, or that a consumer holds. The channel is created if the
@@ -39,37 +39,25 @@ from typing import Any, Final
 
 from sparq.cluster import actions
 from sparq.cluster.actions import IDS_MAX
-from sparq.cluster.cluster_stats import INT64_SPAN
 from sparq.cluster.figures import TopicFigures
 from sparq.cluster.fleet import Node
+from sparq.cluster.messages import Message, node_message, node_page
 from sparq.cluster.redriving import RedriveProgress
 from sparq.cluster.redriving import redrive as redrive_at
 from sparq.cluster.upstream import UpstreamError
 from sparq.protocol.dead_letters import REDRIVE_CHANNEL
 from sparq.protocol.names import is_valid_name, one_line, quote
-from sparq.tools.admin.job import (
-    Job,
-    Survey,
-    has_nothing,
-    in_words,
-    known,
-    result_of,
-    survey,
-)
+from sparq.tools.admin.job import Job, Survey, in_words, known, survey
 from sparq.tools.commands import ToolError, UsageError
 from sparq.tools.common import progress_shown
+from sparq.tools.tables import duration, table
 from sparq.tools.terminal import STDIN, PipeOutput
-from sparq.tools.view import duration, table
 
-Message = dict[str, Any]
 SEARCH: Final = "/topic/search"
 HEADINGS: Final = ("id", "node", "time", "state", "attempts", "size", "body")
 BODY_MAX: Final = 80
 PAGE_MAX: Final = 1000
 BUDGET_MS: Final = "500"
-NOT_HERE: Final = "MESSAGE_NOT_FOUND"
-NAMED_MAX: Final = 3
-_STAMP: Final = re.compile(r"[0-9]{1,19}")
 
 COLUMNS: Final = (
     *("node", "topic", "channel", "id", "index", "time", "attempts", "state", "size"),
@@ -114,9 +102,7 @@ async def pages(
     query: Mapping[str, str],
     searched: dict[str, float] | None = None,
 ) -> AsyncIterator[list[Message]]:
-    """Yield pages of one nsqd's messages, each message with the nsqd's address as `node`.
-
-    An error ends the pages, and is added to the job's errors.
+    """Yield pages of one nsqd's messages; an error ends them, and is one of the job's.
 
     Args:
         job: the job.
@@ -125,35 +111,28 @@ async def pages(
         query: its parameters.
         searched: receives the fraction of its log that each nsqd has searched, by its address.
     """
-    after = ""
-    while True:
+    after: str | None = ""
+    while after is not None:
         try:
-            answer = await job.fleet.get(node, path, **query, after=after)
+            page, messages = await node_page(job.fleet, node, path, {**query, "after": after})
         except UpstreamError as error:
-            note(job, node.address, error.reason)
+            job.errors |= known({node.address: error.reason})
             return
-        yield messages_in(job, answer, node.address)
-        found = answer if isinstance(answer, dict) else {}
-        progress = found.get("progress")
-        if searched is not None and isinstance(progress, int | float):
-            searched[node.address] = float(min(1, max(0, progress)))
-        following = found.get("next")
-        # The same token again would make this loop endless; nsqd is not trusted (rule 3).
-        if found.get("done") is True or not isinstance(following, str) or following == after:
-            return
-        after = following
+        yield messages
+        if searched is not None:
+            searched[node.address] = page.progress
+        # The same token again would make this loop endless: nsqd is not trusted.
+        after = None if page.done or page.next == after else page.next
 
 
 async def first_messages(
     job: Job,
-    nodes: Iterable[Node],
     path: str,
     query: Mapping[str, str],
     limit: int,
-    *,
     searched: dict[str, float] | None = None,
 ) -> list[Message]:
-    """Return the first messages of each nsqd; see `pages`."""
+    """Return the first messages of each nsqd, sorted by time; see `pages`."""
 
     async def read(node: Node) -> list[Message]:
         messages: list[Message] = []
@@ -165,43 +144,13 @@ async def first_messages(
                 break
         return messages[:limit]
 
-    found = await asyncio.gather(*map(read, nodes))
-    return [one for some in found for one in some]
-
-
-def note(job: Job, address: str, reason: str) -> None:
-    """Record why an nsqd returned nothing, unless it has nothing to return."""
-    if not has_nothing(reason) and NOT_HERE not in reason:
-        job.errors[address] = in_words(reason)
-
-
-def messages_in(job: Job, answer: Any, address: str) -> list[Message]:
-    """Return the valid messages of a response, with their nsqd's address.
-
-    Figures that no nsqd can have are left out, and the job's errors then name the nsqd.
-    """
-    listed = answer.get("messages") if isinstance(answer, dict) else None
-    messages = []
-    for one in listed if isinstance(listed, list) else ():
-        if not isinstance(one, dict) or not isinstance(one.get("id"), str):
-            continue
-        possible = {name: value for name, value in one.items() if _is_possible(name, value)}
-        if wrong := sorted(map(one_line, one.keys() - possible.keys())):
-            names = ", ".join(wrong[:NAMED_MAX])
-            job.errors[address] = f"unreadable figures of messages: {names}"
-        messages.append({"node": address, **possible})
-    return messages
-
-
-def _is_possible(name: str, value: Any) -> bool:
-    if name == "timestamp":
-        return isinstance(value, str) and _STAMP.fullmatch(value) is not None
-    return not isinstance(value, int | float) or abs(value) < INT64_SPAN
+    found = await asyncio.gather(*map(read, await nodes_of(job)))
+    return sorted((one for some in found for one in some), key=by_time)
 
 
 def by_time(message: Message) -> tuple[int, str]:
     """Sort key: the time at which a message was published, then its id."""
-    return int(message.get("timestamp", 0)), str(message["id"])
+    return int(message["timestamp"]), str(message["id"])
 
 
 def _search_query(job: Job, limit: int) -> dict[str, str]:
@@ -239,43 +188,30 @@ async def find(job: Job) -> int:
     """
     options = job.options
     query = _search_query(job, options.limit)
-    nodes = await nodes_of(job)
     if options.id:
         one = {"topic": job.topic, "channel": job.channel, "id": options.id}
-        one |= _bodies(options.body_bytes)
-        answers = await _answers(job, nodes, one)
-        messages = [
-            message
-            for address, answer in answers.items()
-            for message in messages_in(job, {"messages": [answer]}, address)
-        ]
+        messages = await _with_id(job, await nodes_of(job), one | _bodies(options.body_bytes))
         if not messages:
             job.warn_of_errors()
             raise ToolError(f"no nsqd that answered has message {options.id} of {job.what}")
     else:
-        parts = dict.fromkeys((node.address for node in nodes), 0.0)
+        parts: dict[str, float] = {}
         async with progress_shown(
             lambda: f"searched {sum(parts.values()) / max(1, len(parts)):.0%}"
         ):
-            messages = await first_messages(
-                job, nodes, SEARCH, query, options.limit, searched=parts
-            )
-        messages = sorted(messages, key=by_time)[: options.limit]
+            messages = await first_messages(job, SEARCH, query, options.limit, parts)
+        messages = messages[: options.limit]
     if options.ids:
         await job.say(*(str(message["id"]) for message in messages))
-    else:
-        await _show(job, messages)
-    return job.warn_of_errors()
+        return job.warn_of_errors()
+    return await _show(job, messages)
 
 
-async def _answers(job: Job, nodes: Iterable[Node], query: dict[str, str]) -> dict[str, Any]:
-    """Return each nsqd's answer about one message; add the others' errors to the job's."""
-    answers, errors = await job.fleet.each(
-        nodes, lambda node: job.fleet.get(node, "/message", **query)
-    )
-    for address, reason in errors.items():
-        note(job, address, reason)
-    return answers
+async def _with_id(job: Job, nodes: Iterable[Node], query: dict[str, str]) -> list[Message]:
+    """Return the messages of an id; add to the job's errors why nsqds did not answer."""
+    answers, errors = await job.fleet.each(nodes, lambda node: node_message(job.fleet, node, query))
+    job.errors |= known(errors)
+    return [*answers.values()]
 
 
 async def peek(job: Job) -> int:
@@ -303,49 +239,41 @@ async def peek(job: Job) -> int:
         # The newest of the topic are among the newest `limit` of each nsqd.
         path = "/topic/messages"
         query |= {"from": options.start or f"last:{limit}"}
-    messages = await first_messages(job, await nodes_of(job), path, query, limit)
-    messages.sort(key=by_time)
+    messages = await first_messages(job, path, query, limit)
     if options.state == "deferred":
         messages.sort(key=lambda message: (str(message.get("due")), str(message["id"])))
     is_newest = not job.channel and not options.start
     chosen = messages[-options.limit :] if is_newest else messages[: options.limit]
-    await _show(job, chosen)
-    if len(messages) > len(chosen) and not options.json:
-        which = "newest" if is_newest else "first"
-        await job.say(f"the {which} {len(chosen):,} messages; --limit shows more")
-    return job.warn_of_errors()
+    which = "newest" if is_newest else "first"
+    more = f"the {which} {len(chosen):,} messages; --limit shows more"
+    return await _show(job, chosen, *([more] if len(messages) > len(chosen) else []))
 
 
-async def _show(job: Job, messages: Sequence[Message]) -> None:
-    """Print messages as a table, or as a JSON document with all their fields."""
-    if job.options.json:
-        await job.say_json({"messages": messages, "errors": job.errors})
-        return
+async def _show(job: Job, messages: Sequence[Message], *more: str) -> int:
+    """Print messages as a table, or as a JSON document with all their fields; return the status."""
     rows = []
     for message in messages:
         # The body is the last column: cut it, and keep its beginning.
-        body = message.get("body")
-        text = one_line(body) if isinstance(body, str) else ""
-        more = "..." if len(text) > BODY_MAX or message.get("cut") is True else ""
+        text = one_line(message.get("body", ""))
+        cut = "..." if len(text) > BODY_MAX or message.get("cut") else ""
         base64 = " (base64)" if message.get("encoding") == "base64" else ""
-        row = {name: message.get(name) for name in HEADINGS}
-        rows.append(row | {"state": _state(message), "body": f"{text[:BODY_MAX]}{more}{base64}"})
-    await job.show(HEADINGS, rows, 4)
+        shown = {"state": _state(message), "body": f"{text[:BODY_MAX]}{cut}{base64}"}
+        rows.append({**message, **shown})
+    return await job.show({"messages": messages}, *table(HEADINGS, rows), *more)
 
 
 def _state(message: Message) -> str:
     """Format the state with the client that holds the message and for how long, or the due time."""
-    state = str(message.get("state") or "")
+    state = message.get("state") or ""
     if state == "in_flight":
-        client = message.get("client")
-        who = client.get("hostname") or client.get("client_id") if isinstance(client, dict) else ""
-        held = message.get("in_flight_seconds")
-        time = duration(float(held)) if isinstance(held, int | float) else ""
+        client, held = message.get("client") or {}, message.get("in_flight_seconds")
+        who = client.get("hostname") or client.get("client_id")
+        time = "" if held is None else duration(held)
         return " ".join(filter(None, ("in flight", time, f"at {who}" if who else "")))
     due = message.get("due_seconds")
-    if state == "deferred" and isinstance(due, int | float):
-        return f"deferred, due in {duration(max(0.0, float(due)))}"
-    return state
+    if state == "deferred" and due is not None:
+        return f"deferred, due in {duration(max(0.0, due))}"
+    return str(state)
 
 
 # Export
@@ -391,19 +319,14 @@ async def export(job: Job) -> int:
 
 async def merged(sources: Sequence[AsyncIterator[Message]]) -> AsyncIterator[Message]:
     """Merge the sources by time; each source is sorted by time."""
-    heads = [(await anext(source, None), source) for source in sources]
     # Not heapq.merge, which takes no asynchronous iterators; with one source per nsqd, a search
     # through their heads is short.
-    waiting = [(head, source) for head, source in heads if head is not None]
-    while waiting:
-        at = min(range(len(waiting)), key=lambda index: by_time(waiting[index][0]))
-        head, source = waiting[at]
-        yield head
-        following = await anext(source, None)
-        if following is None:
-            del waiting[at]
-        else:
-            waiting[at] = following, source
+    heads = {at: head for at, one in enumerate(sources) if (head := await anext(one, None))}
+    while heads:
+        at = min(heads, key=lambda at: by_time(heads[at]))
+        yield heads.pop(at)
+        if following := await anext(sources[at], None):
+            heads[at] = following
 
 
 def _lines(form: str, messages: Sequence[Message]) -> bytes:
@@ -460,11 +383,13 @@ async def act(job: Job) -> int:
         UsageError: a word is not an id, or `copy` has no topic to copy to.
         ToolError: nothing was done.
     """
-    count = 1 if job.verb == "copy" else 2
-    if job.verb == "copy" and not is_valid_name(job.options.to):
-        raise UsageError(f"--to takes the topic to copy to, not {quote(job.options.to)}")
+    verb, options = job.request.verb, job.options
+    if verb == "copy":
+        job.channel = ""
+        if not is_valid_name(options.to):
+            raise UsageError(f"--to takes the topic to copy to, not {quote(options.to)}")
+    count = 1 if verb == "copy" else 2
     ids = await _ids(job.words[count:])
-    job.words = job.words[:count]
     job.check_names()
     nodes = await nodes_of(job)
     done: dict[str, str] = {}
@@ -472,29 +397,28 @@ async def act(job: Job) -> int:
 
     async def locate(one: str) -> None:
         query = {"topic": job.topic, "channel": job.channel, "id": one, "bodies": "false"}
-        done.update((one, address) for address in await _answers(job, nodes, query))
+        done.update((one, message["node"]) for message in await _with_id(job, nodes, query))
 
-    if job.options.dry_run:
+    if options.dry_run:
         await asyncio.gather(*map(locate, ids))
-        return await _say_selection(job, ids, done, refused)
-    if job.verb in ("finish", "cancel"):
-        await job.confirm(job.channel, f"this drops {len(ids):,} messages of {job.what}, unread")
-    for at in range(0, len(ids), IDS_MAX):
-        some = ids[at : at + IDS_MAX]
-        report = await actions.messages(
-            *(job.fleet, job.verb, job.topic, job.channel),
-            # An nsqd that failed once is not asked again: each further part would wait for its
-            # timeout.
-            {node.address: some for node in nodes if node.address not in job.errors},
-            to=getattr(job.options, "to", ""),
-            to_all=getattr(job.options, "to_all", False),
-        )
-        for one in report.outcomes:
-            if one.error:
-                note(job, one.address, one.error)
-            else:
+    else:
+        if verb in ("finish", "cancel"):
+            sentence = f"this drops {len(ids):,} messages of {job.what}, unread"
+            await job.confirm(job.channel, sentence)
+        for at in range(0, len(ids), IDS_MAX):
+            some = ids[at : at + IDS_MAX]
+            report = await actions.messages(
+                *(job.fleet, verb, job.topic, job.channel),
+                # An nsqd that failed once is not asked again: each further part would wait for its
+                # timeout.
+                {node.address: some for node in nodes if node.address not in job.errors},
+                to=getattr(options, "to", ""),
+                to_all=getattr(options, "to_all", False),
+            )
+            job.errors |= known({one.address: one.error for one in report.errors})
+            for one in report.done:
                 read_selection(one.address, one.answer, done, refused)
-    return await _say_selection(job, ids, done, refused)
+    return await _report_selection(job, job.words[:count], ids, done, refused)
 
 
 async def _ids(words: tuple[str, ...]) -> list[str]:
@@ -531,22 +455,14 @@ def read_selection(
             refused[entry["id"]] = str(entry.get("why", ""))
 
 
-async def _say_selection(
-    job: Job, ids: list[str], done: dict[str, str], refused: dict[str, str]
+async def _report_selection(
+    job: Job, words: Sequence[str], ids: list[str], done: dict[str, str], refused: dict[str, str]
 ) -> int:
     """Report what was done where; return the exit status."""
     missing = {
         one: refused.get(one) or "no nsqd that answered has it" for one in ids if one not in done
     }
-    is_failure = bool(missing or job.errors)
-    document = {
-        **{"verb": job.verb, "topic": job.topic, "channel": job.channel},
-        "dry_run": bool(job.options.dry_run),
-        "result": result_of(bool(done), is_failure),
-        "done": done,
-        "refused": missing,
-    }
-    past = ("would be " if job.options.dry_run else "") + PAST[job.verb]
+    past = ("would be " if job.options.dry_run else "") + PAST[job.request.verb]
     lines = [f"{past}: {len(done):,} of {len(ids):,} messages of {job.what}"]
     counts = sorted(Counter(done.values()).items())
     lines += [f"  {address}  {count:,}" for address, count in counts]
@@ -554,9 +470,14 @@ async def _say_selection(
     lines += [f"  {one}  NOT DONE: {missing[one]}" for one in shown]
     if len(missing) > SHOWN_MAX:
         lines.append(f"  ... and {len(missing) - SHOWN_MAX:,} more")
-    words = (*job.words, *((missing if job.options.json else shown) or ["-"]))
-    await job.report(document, lines, job.errors, words=words)
-    return int(is_failure)
+    words = (*words, *((missing if job.options.json else shown) or ["-"]))
+    return await job.report(
+        {"done": done, "refused": missing},
+        *(lines, job.errors),
+        is_done=bool(done),
+        is_whole=not missing,
+        words=words,
+    )
 
 
 # Dead letters
@@ -569,8 +490,7 @@ async def redrive(job: Job) -> int:
         UsageError: a word is not a valid name or id.
         ToolError: nothing was done.
     """
-    if not job.channel:
-        job.words = (job.topic, REDRIVE_CHANNEL)
+    job.channel = job.channel or REDRIVE_CHANNEL
     if len(job.words) > 2:
         return await act(job)
     job.check_names()
@@ -583,9 +503,8 @@ async def redrive(job: Job) -> int:
             totals[address] = min(left, max(0, figures.depth))
             left -= totals[address]
     if job.options.dry_run:
-        rows = [{"nsqd": at, "would_redrive": count} for at, count in totals.items()]
-        await job.show(("nsqd", "would_redrive"), rows, 1)
-        return job.warn_of_errors()
+        planned = [{"nsqd": at, "would_redrive": count} for at, count in totals.items()]
+        return await job.show({"rows": planned}, *table(("nsqd", "would_redrive"), planned))
     progress = {address: RedriveProgress(total) for address, total in totals.items()}
     query = {"topic": job.topic, "channel": job.channel}
     query |= {"to_all": "true"} if job.options.to_all else {}
@@ -606,9 +525,27 @@ async def redrive(job: Job) -> int:
     nodes = [found.nodes[address] for address in totals]
     stats = await job.fleet.stats(job.topic, job.channel, nodes=nodes)
     job.errors |= known(stats.errors)
-    channels = {at: each.channel(job.topic, job.channel) for at, each in stats.value.items()}
-    still = {at: 0 if figures is None else figures.left for at, figures in channels.items()}
-    return await _say_redriven(job, progress, still)
+    reasons: Counter[str] = Counter()
+    rows: list[dict[str, Any]] = []
+    for address, one in progress.items():
+        reasons.update(one.refused)
+        job.errors |= {address: in_words(one.error)} if one.error else {}
+        row = {"nsqd": address, "redriven": one.done, "refused": one.refused.total(), "left": None}
+        if address in stats.value:
+            channel = stats.value[address].channel(job.topic, job.channel)
+            row["left"] = 0 if channel is None else channel.left
+        rows.append(row)
+    done = sum(one.done for one in progress.values())
+    lines = [f"redriven: {done:,} letters of {job.what}"]
+    lines += table(("nsqd", "redriven", "refused", "left"), rows)
+    lines += [f"  {count:,} NOT DONE: {why}" for why, count in reasons.most_common()]
+    return await job.report(
+        {"redriven": done, "refused": dict(reasons), "rows": rows},
+        *(lines, job.errors),
+        is_done=bool(done) or not (reasons or job.errors),
+        is_whole=not reasons,
+        words=(job.topic, job.channel),
+    )
 
 
 async def _redrivable(job: Job) -> Survey:
@@ -635,29 +572,3 @@ async def _redrivable(job: Job) -> Survey:
     if report.failed:
         raise ToolError(f"nothing was done: {in_words(report.failed)}")
     return await survey(job.fleet, job.topic, job.channel)
-
-
-async def _say_redriven(
-    job: Job, progress: dict[str, RedriveProgress], left: dict[str, int]
-) -> int:
-    """Report what was sent back where, and why the rest was not; return the exit status."""
-    reasons: Counter[str] = Counter()
-    rows: list[dict[str, Any]] = []
-    for address, one in progress.items():
-        reasons.update(one.refused)
-        if one.error:
-            job.errors[address] = in_words(one.error)
-        row = {"nsqd": address, "redriven": one.done, "refused": one.refused.total()}
-        rows.append(row | {"left": left.get(address)})
-    done = sum(one.done for one in progress.values())
-    status = int(bool(reasons or job.errors))
-    document = {
-        **{"verb": "redrive", "topic": job.topic, "channel": job.channel, "dry_run": False},
-        "result": result_of(bool(done or not status), bool(status)),
-        **{"redriven": done, "refused": dict(reasons), "rows": rows},
-    }
-    lines = [f"redriven: {done:,} letters of {job.what}"]
-    lines += table(("nsqd", "redriven", "refused", "left"), rows, 1)
-    lines += [f"  {count:,} NOT DONE: {why}" for why, count in reasons.most_common()]
-    await job.report(document, lines, job.errors)
-    return status

@@ -29,7 +29,7 @@ from sparq.options.units import SECOND
 from sparq.protocol.address import Address
 from sparq.protocol.envelope import seal
 from sparq.protocol.names import is_dead_letter_topic, is_ephemeral
-from sparq.tools.admin.job import Job, check_name, in_words
+from sparq.tools.admin.job import Job, in_words
 from sparq.tools.admin.verbs import PROGRAM
 from sparq.tools.commands import ToolError, UsageError
 from sparq.tools.common import client_config, progress_shown, runs
@@ -57,13 +57,14 @@ class Move:
         carried: messages that the target has acknowledged.
         again: those of them with earlier delivery attempts: an earlier run may have published them.
         doubtful: messages whose publish the target has not answered.
+        left: messages left at the source.
         has_begun: whether source or target may have been changed.
     """
 
-    def __init__(self, job: Job, topic: str, source: Node, target: Node) -> None:
+    def __init__(self, job: Job, source: Node, target: Node) -> None:
         """Raises UsageError: an option of the client is not valid."""
         self.job = job
-        self.topic = topic
+        self.topic = job.topic
         self.source, self.target = source, target
         self._config = client_config(
             f"{PROGRAM} move",
@@ -72,13 +73,8 @@ class Move:
             max_attempts=0,
             msg_timeout=PATIENCE_SECONDS,
         )
-        self.carried = self.again = self.doubtful = 0
+        self.carried = self.again = self.doubtful = self.left = 0
         self.has_begun = False
-        self._left = 0
-
-    def shown(self) -> str:
-        """Return the progress line."""
-        return f"{self.carried:,} messages carried over, {self._left:,} left"
 
     async def run(self) -> None:
         """Move the topic.
@@ -130,8 +126,8 @@ class Move:
         return [one for one in figures.channels if not is_ephemeral(one.channel_name)]
 
     def _unfinished(self, figures: TopicFigures) -> int:
-        self._left = figures.left + sum(one.left for one in self._channels(figures))
-        return self._left
+        self.left = figures.left + sum(one.left for one in self._channels(figures))
+        return self.left
 
     def _refuse_paused(self, figures: TopicFigures) -> None:
         """Refuse paused topics and channels that could only be read by resuming their consumers.
@@ -254,21 +250,24 @@ async def move(job: Job) -> int:
         UsageError: words or flags do not go together.
         ToolError: nothing was done.
     """
-    what, topic = job.words
+    what, job.topic = job.words
+    job.channel = ""
     options = job.options
     if what != "topic":
         raise UsageError("takes topic NAME")
-    check_name("topic", topic)
+    job.check_names()
     if not options.source or not options.target or options.source == options.target:
         raise UsageError("--from and --to must name two different nsqds")
     try:
         source, target = [await job.fleet.node(at) for at in (options.source, options.target)]
     except UnknownNode as error:
         raise await job.no_such_node(str(error), "of this cluster") from None
-    doing = Move(job, topic, source, target)
+    doing = Move(job, source, target)
     failed = ""
     try:
-        async with progress_shown(doing.shown):
+        async with progress_shown(
+            lambda: f"{doing.carried:,} messages carried over, {doing.left:,} left"
+        ):
             await doing.run()
     except UpstreamError as error:
         failed = f"{error.address}: {in_words(error.reason)}"
@@ -279,20 +278,18 @@ async def move(job: Job) -> int:
             raise
         failed = str(error)
     twice = doing.again + doing.doubtful
-    if job.options.json:
-        document = {
-            **{"verb": "move", "topic": topic, "result": "failed" if failed else "done"},
-            **{"from": source.address, "to": target.address},
-            **{"carried": doing.carried, "maybe_twice": twice, "error": failed or None},
-        }
-        await job.say_json(document)
-        return int(bool(failed))
-    if failed:
+    document = {
+        **{"verb": "move", "topic": job.topic, "result": "failed" if failed else "done"},
+        **{"from": source.address, "to": target.address},
+        **{"carried": doing.carried, "maybe_twice": twice, "error": failed or None},
+    }
+    if failed and not options.json:
         job.warn(failed)
         job.warn("not moved: run this again to continue")
     past = "moved" if not failed else "not moved yet"
-    await job.say(
-        f"{past}: topic {topic} from {source.address} to {target.address}:"
-        f" {doing.carried:,} messages carried over, at most {twice:,} of them twice"
+    await job.show(
+        document,
+        f"{past}: topic {job.topic} from {source.address} to {target.address}:"
+        f" {doing.carried:,} messages carried over, at most {twice:,} of them twice",
     )
     return int(bool(failed))

@@ -15,7 +15,7 @@ from sparq.options.declare import option
 from sparq.options.kinds import choice
 from sparq.options.units import SECOND
 from sparq.program import verbs
-from sparq.program.verbs import MANY, Verb
+from sparq.program.verbs import Verb
 from sparq.tools.commands import (
     CLIENT_HELP,
     CLIENT_OPTION,
@@ -178,6 +178,7 @@ class MoveOptions(AdminOptions):
     )
 
 
+WITHOUT_CLUSTER: Final = ("audit", "dismiss", "completion")
 IDS: Final = "TOPIC CHANNEL ID...|-"
 EVERYWHERE: Final = "at all nsqds that have it"
 STAYS: Final = (
@@ -189,206 +190,195 @@ VERBS: Final = {
         "[TOPIC [CHANNEL]]",
         "list topics, channels of a topic, nsqds of a channel",
         ListOptions,
-        0,
         about="Lists all topics; with a topic its channels; with a channel its figures at each"
         " nsqd. Figures are sums over the nsqds that answered.",
         examples=("list", "list clicks archive --json", "list --nodes"),
+        work="listing.list_them",
     ),
     "pause": Verb(
         "TOPIC [CHANNEL]",
         "stop deliveries",
         ChangeOptions,
-        1,
         about=f"Stops deliveries of a channel, or of a topic to its channels, {EVERYWHERE}."
         " Publishes are still accepted.",
         examples=("pause clicks archive",),
+        work="changes.change",
     ),
     "unpause": Verb(
         "TOPIC [CHANNEL]",
         "resume deliveries",
         ChangeOptions,
-        1,
         about=f"Resumes the deliveries that `pause` stopped, {EVERYWHERE}.",
         examples=("unpause clicks archive",),
+        work="changes.change",
     ),
     "empty": Verb(
         "TOPIC [CHANNEL]",
         "drop its messages",
         DangerOptions,
-        1,
         about="Drops the messages of a channel, or of a topic that has no channel yet,"
         f" {EVERYWHERE}.",
         examples=("empty clicks archive --dry-run", "empty clicks archive --yes"),
+        work="changes.change",
     ),
     "delete": Verb(
         "TOPIC [CHANNEL]",
         "delete it and its messages",
         DangerOptions,
-        1,
         about=f"Deletes a topic or channel with its messages {EVERYWHERE}. {STAYS}",
         examples=("delete clicks", "delete clicks archive --yes"),
+        work="changes.change",
     ),
     "create": Verb(
         "TOPIC [CHANNEL]",
         "create it",
         ChangeOptions,
-        1,
         about="Creates a topic or channel at the nsqlookupds, and a channel also at the nsqds that"
         " have the topic. Without nsqlookupds, creates it at the nsqds.",
         examples=("create clicks archive",),
+        work="changes.change",
     ),
     "tombstone": Verb(
         "TOPIC NODE",
         "hide an nsqd from a topic's consumers, delete the topic there",
         DangerOptions,
-        2,
         about="Hides an nsqd (its HTTP address) from a topic's consumers at the nsqlookupds, and"
         f" deletes the topic there with its messages. {STAYS}",
         examples=("tombstone clicks nsqd-1.example:4151",),
+        work="changes.change",
     ),
     "drain": Verb(
         "NODE",
         "refuse publishes at an nsqd, and wait until it is empty",
         DrainOptions,
-        1,
-        1,
         about="Makes an nsqd refuse publishes, and waits until its consumers have finished its"
         " messages. The drain goes on if this is interrupted: --undo ends it.",
         examples=("drain nsqd-1.example:4151 --exit", "drain nsqd-1.example:4151 --undo"),
+        work="changes.drain",
     ),
     "move": Verb(
         "topic NAME",
         "move a topic from one nsqd to another",
         MoveOptions,
-        2,
         about="Moves a topic with its channels and their unfinished messages from one nsqd to"
         " another, then deletes it at the source. After an interruption, the same command"
         f" continues. {STAYS}",
         examples=("move topic clicks --from=nsqd-1.example:4151 --to=nsqd-2.example:4151",),
+        work="moving.move",
     ),
     "seek": Verb(
         "TOPIC CHANNEL PLACE",
         "move a channel: earliest, latest, -1h, 2026-01-31T08:00, last:100",
         DangerOptions,
-        3,
-        3,
         about="Moves a channel in the log: messages are delivered again, or skipped. The place is"
         " earliest, latest, -1h, 2026-01-31T08:00 or last:100.",
         examples=("seek clicks archive -1h --dry-run", "seek clicks archive earliest"),
+        work="changes.seek",
     ),
     "peek": Verb(
         "TOPIC [CHANNEL]",
         "show messages without consuming them",
         PeekOptions,
-        1,
         about="Shows the messages of a channel, or the newest of a topic. They are not consumed,"
         " and their attempts stay as they are.",
         examples=("peek clicks", "peek clicks archive --state=in_flight"),
+        work="messages.peek",
     ),
     "find": Verb(
         "TOPIC [CHANNEL]",
         "search for messages",
         FindOptions,
-        1,
         about="Searches the messages of all nsqds that have the topic.",
         examples=("find clicks --text=error --from=-1h", "find clicks archive --attempts='>=3'"),
+        work="messages.find",
     ),
     "export": Verb(
         "TOPIC [CHANNEL]",
         "write messages to a file",
         ExportOptions,
-        1,
         about="Writes the selected messages of all nsqds as JSON lines or CSV, sorted by time.",
         examples=("export clicks --output=clicks.jsonl", "export clicks archive --format=csv"),
+        work="messages.export",
     ),
     "requeue": Verb(
         IDS,
         "deliver messages again now",
         ChangeOptions,
-        3,
-        MANY,
         about="Delivers messages again now, whatever their state in the channel is.",
         examples=(
             "requeue clicks archive 0a1b2c3d4e5f6071",
             "find clicks archive --state=deferred --ids | sparq admin requeue clicks archive -",
         ),
+        work="messages.act",
     ),
     "finish": Verb(
         IDS,
         "finish messages without delivering them",
         DangerOptions,
-        3,
-        MANY,
         about="Finishes messages of a channel, which then does not deliver them.",
         examples=("finish clicks archive 0a1b2c3d4e5f6071 --yes",),
+        work="messages.act",
     ),
     "cancel": Verb(
         IDS,
         "drop deferred messages",
         DangerOptions,
-        3,
-        MANY,
         about="Drops messages of a channel that are deferred.",
         examples=("cancel clicks archive 0a1b2c3d4e5f6071 --yes",),
+        work="messages.act",
     ),
     "copy": Verb(
         "TOPIC ID...|-",
         "publish messages again to the topic --to",
         CopyOptions,
-        2,
-        MANY,
         about="Publishes messages again, to another topic: all of its channels get them.",
         examples=("copy clicks 0a1b2c3d4e5f6071 --to=clicks.test",),
+        work="messages.act",
     ),
     "redrive": Verb(
         "TOPIC [CHANNEL [ID...|-]]",
         "send dead letters that wait in a channel (default: redrive) back to where they came from",
         RedriveOptions,
-        1,
-        MANY,
         about="Sends dead letters back to the topic and channel that they came from: all that wait"
         " in a channel of the dead-letter topic (default: redrive), or those with these ids.",
         examples=("redrive clicks.dead --dry-run", "redrive clicks.dead --rate=100"),
+        work="messages.redrive",
     ),
     "policies": Verb(
         "[show TOPIC [CHANNEL]|export|apply FILE|-|drop]",
         "show or change settings of topics and channels by pattern",
         DangerOptions,
-        0,
-        3,
         about="Lists the policies; shows the settings in force for a topic or channel; writes the"
         " policies as TOML; replaces or drops those that were set at run time.",
         examples=("policies show clicks archive", "policies apply policies.toml --dry-run"),
+        work="policies.policies",
     ),
     "audit": Verb(
         "",
         "list actions taken through nsqadmin",
         AuditOptions,
-        0,
-        0,
         about="Lists the actions in nsqadmin's audit log, newest first. --token is then one of"
         " nsqadmin's tokens.",
         examples=("audit --user=ann --topic=clicks",),
+        work="listing.audit",
     ),
     "dismiss": Verb(
         "NODE",
         "have nsqadmin no longer show an nsqd that is gone",
         FromNsqadminOptions,
-        1,
-        1,
         about="Has nsqadmin no longer show an nsqd (its HTTP address) that is gone, until it"
         " answers again. --token is then one of nsqadmin's tokens.",
         examples=("dismiss nsqd-1.example:4151",),
+        work="listing.dismiss",
     ),
     "completion": Verb(
         "bash|zsh|fish",
         "print a shell script that completes words of all programs",
         AdminOptions,
-        1,
-        1,
         about="Prints a script that completes the words and flags of all programs, and the names"
         " of topics, channels and nodes, in a shell.",
         examples=("completion bash > /etc/bash_completion.d/sparq",),
+        work="completion.completion",
     ),
 }
 
