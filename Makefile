@@ -107,13 +107,8 @@ deploy: $(READY) ## the image, compose, Kubernetes, systemd, wheel and the pages
 wheel: $(READY) ## the pipeline from the wheel sparq-mq[spark]; pip downloads 1 GB (ARGS=)
 	@$(BIN)/python -m pytest -rs tests/scenarios/deploy/whole_spark.py $(ARGS)
 
-# The folder of these tests, and the files elsewhere with tests that are marked with a row.
-SECURITY_TESTS := tests/scenarios/security
-SECURITY_TESTS += tests/scenarios/admin_pages/test_hostile.py
-SECURITY_TESTS += tests/scenarios/admin_pages/test_accessible.py
-
-security: $(READY) ## the tests of the security table (SECURITY.md), counted (ARGS=)
-	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs $(SECURITY_TESTS) $(ARGS)
+security: $(READY) ## the tests of the security table in SECURITY.md (ARGS=)
+	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs $$($(BIN)/python -m tests.scenarios.security.rows) $(ARGS)
 
 docs: $(READY) ## write docs/api.md, flags.md, tools.md and behaviours.md from the code
 	@$(BIN)/python -m docs.reference

@@ -1,4 +1,4 @@
-"""Settings for all tests, and the counts of covered behaviours and security checks.
+"""Settings for all tests, and the count of covered behaviours.
 
 Hypothesis tests have no deadline per example.
 
@@ -26,7 +26,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.scenarios.security import rows
 from tests.support import behaviours, servers
 from tests.support.forked import ForkServer
 from tests.support.open_files import open_files
@@ -166,7 +165,7 @@ def answer_at_once(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers and the plugins that count marked tests."""
+    """Register the markers, and the plugin that counts covered behaviours."""
     # With these set, pytest prints the whole diff of unequal values: for two long lists that took
     # all the time that the run had.
     for name in ("CI", "BUILD_NUMBER"):
@@ -184,6 +183,3 @@ def pytest_configure(config: pytest.Config) -> None:
     line = f"{behaviours.MARKER}(*names): asserts these lines of tests/support/behaviours.py"
     config.addinivalue_line("markers", line)
     config.pluginmanager.register(behaviours.Report(), "behaviours")
-    line = f"{rows.MARKER}(*names): checks these rows of tests/scenarios/security/rows.py"
-    config.addinivalue_line("markers", line)
-    config.pluginmanager.register(rows.Report(), "security")

@@ -58,7 +58,6 @@ def findings(reader: Reader, axe: str) -> list[str]:
     ]
 
 
-@pytest.mark.security("W-8")
 @pytest.mark.parametrize(
     ("screen", "paths"),
     [(("light", 1280), PATHS), (("dark", 1280), PATHS[::3]), (("light", 360), PATHS[1::4])],

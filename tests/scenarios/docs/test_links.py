@@ -84,9 +84,12 @@ def test_code_refers_to_existing_pages_and_sections() -> None:
 
 
 def test_the_security_table_has_the_rows_of_the_tests() -> None:
-    """SECURITY.md has the rows of `scenarios/security/rows.py`; code refers only to these."""
+    """SECURITY.md has the rules of `scenarios/security/rows.py`; code refers only to its rows."""
     table = re.findall(r"^\| ([A-Z]-\d+) \| (.+) \|$", text_of("SECURITY.md"), re.M)
     referred = {row for _, text in sources() for rows in ROW.findall(text) for row in rows.split()}
 
-    assert ROWS == dict(table)
+    assert {row: rule for row, (rule, _) in ROWS.items()} == dict(table)
+    assert [] == [
+        n for _, names in ROWS.values() for n in names if not (ROOT / "tests" / n).is_file()
+    ]
     assert {row.strip(",") for row in referred} - {"and"} <= set(ROWS)

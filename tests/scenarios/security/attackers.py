@@ -61,15 +61,6 @@ def until_closed(connections: Iterable[V2Client], seconds: float = SECONDS) -> f
     return until(all_closed, seconds)
 
 
-def refuses(condition: Callable[[], object]) -> bool:
-    """Whether the call raises ConnectionError."""
-    try:
-        condition()
-    except ConnectionError:
-        return True
-    return False
-
-
 # Memory
 
 

@@ -1,22 +1,16 @@
-"""Fixtures for the checks of the security table.
+"""Requests that these tests are allowed to make change the log levels of this process."""
 
-    @pytest.mark.security("N-3")
-
-A run that contains such tests prints `security checks N, passed N` at its end, and then the figures
-that the checks gave to `shows`.
-"""
-
-from collections.abc import Callable
+import logging
+from collections.abc import Iterator
 
 import pytest
 
-from tests.scenarios.security import rows
 
-
-@pytest.fixture
-def shows(
-    request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
-) -> Callable[[str], None]:
-    """Return a function that adds a figure of this check to the summary."""
-    names = ", ".join(request.node.get_closest_marker(rows.MARKER).args)
-    return lambda text: record_property(rows.FIGURE, f"{names}: {text}")
+@pytest.fixture(autouse=True)
+def log_levels_are_restored() -> Iterator[None]:
+    """Restore the log levels after each test."""
+    loggers = [logging.getLogger(name) for name in ("", "asyncio")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -104,10 +104,7 @@ def was_let_in(daemon: Daemon, answers: list[tuple[int, bytes]]) -> bool:
     return bool(made or more) or kind != 1 or not text.startswith(refusals)
 
 
-@pytest.mark.security("A-1")
-async def test_no_command_is_executed_without_a_valid_auth_response(
-    tmp_path: Path, shows: Callable[[str], None]
-) -> None:
+async def test_no_command_is_executed_without_a_valid_auth_response(tmp_path: Path) -> None:
     """No command is executed or stored without AUTH, or with an invalid auth server response."""
     bypasses = tries = 0
     async with running(*BAD_ANSWERS.values()) as authd, guarded(tmp_path, authd.address) as daemon:
@@ -129,10 +126,8 @@ async def test_no_command_is_executed_without_a_valid_auth_response(
                     assert not found, (name, about, answers)
                     bypasses += found
         assert {} == daemon.nsqd.broker.topics
-    shows(f"commands {len(ATTEMPTS)}, bad answers {len(BAD_ANSWERS)}, tries {tries}, bypasses 0")
 
 
-@pytest.mark.security("A-1")
 async def test_permitted_commands_are_executed(tmp_path: Path) -> None:
     """With a valid auth response the same commands succeed: the test above could have failed."""
     async with running(ALL) as authd, guarded(tmp_path, authd.address) as daemon:
@@ -143,7 +138,6 @@ async def test_permitted_commands_are_executed(tmp_path: Path) -> None:
                 assert was_let_in(daemon, await attempt(client, command)), name
 
 
-@pytest.mark.security("A-1")
 async def test_auth_fails_if_the_auth_server_fails(tmp_path: Path) -> None:
     """AUTH fails if the auth server is slow, down, truncates its body or sends a gzip bomb."""
     bomb = gzip.compress(ALL + b" " * (64 << 20))
@@ -190,11 +184,8 @@ async def nobody(daemon: Daemon) -> None:
     await until(is_empty)
 
 
-@pytest.mark.security("A-1")
 @pytest.mark.parametrize("then", ["500", "no authorizations", "no topic that is called so"])
-async def test_commands_are_refused_after_permissions_expire(
-    tmp_path: Path, then: str, shows: Callable[[str], None]
-) -> None:
+async def test_commands_are_refused_after_permissions_expire(tmp_path: Path, then: str) -> None:
     """When permissions expire and the auth server no longer grants them, commands are refused."""
     bad = BAD_ANSWERS[then]
     async with running(ALL, bad) as authd, guarded(tmp_path, authd.address) as daemon:
@@ -208,20 +199,6 @@ async def test_commands_are_refused_after_permissions_expire(
                 permissions.begin(-(1 << 62))
                 assert not was_let_in(daemon, await attempt(client, command))
             await nobody(daemon)
-    shows(f"expired, then {then}: bypasses 0")
-
-
-@pytest.mark.security("A-1")
-async def test_publishing_over_http_needs_the_token(tmp_path: Path) -> None:
-    """With AUTH and an HTTP token, publishing over HTTP without the token gets 401."""
-    async with (
-        running(ALL) as authd,
-        guarded(tmp_path, authd.address, http_token="t0ken") as daemon,
-    ):
-        for path in ("/pub", "/mpub", "/topic/create"):
-            assert 401 == (await daemon.ask("POST", f"{path}?topic=t", BODY))[0]
-        assert {} == daemon.nsqd.broker.topics
-        assert [] == authd.asked
 
 
 SPOOFED = {
@@ -252,11 +229,8 @@ def told(authd: Authd) -> dict[str, str]:
     return authd.asked[-1][2]
 
 
-@pytest.mark.security("A-2")
 @pytest.mark.parametrize("method", ["get", "post"])
-async def test_identity_does_not_come_from_identify(
-    tmp_path: Path, method: str, shows: Callable[[str], None]
-) -> None:
+async def test_identity_does_not_come_from_identify(tmp_path: Path, method: str) -> None:
     """Auth servers get the peer's address and certificate; values from IDENTIFY change nothing.
 
     With the policy `require` the certificate's name is not verified, as in Go (docs/access.md).
@@ -284,10 +258,8 @@ async def test_identity_does_not_come_from_identify(
             values = {"common_name": common_name, "remote_ip": "127.0.0.1"}
             values |= {"secret": SECRET.decode(), "tls": "true" if name else "false"}
             assert [values, values] == [asked for _, _, asked in authd.asked]
-    shows(f"{method}: fields spoofed {len(SPOOFED)}, changes of what the authd is told 0")
 
 
-@pytest.mark.security("A-2")
 async def test_a_claim_in_identify_does_not_authenticate(tmp_path: Path) -> None:
     """A client that claims in IDENTIFY to be authenticated still gets E_AUTH_FIRST."""
     async with running(ALL) as authd, guarded(tmp_path, authd.address) as daemon:

@@ -1,16 +1,20 @@
-"""The tools that forward messages treat bodies as bytes (D-4)."""
+"""nsq_to_http treats bodies as bytes, and sends them only to the server that it is told (D-4)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from aiohttp import web
 
-from sparq.tools import nsq_to_http, nsq_to_nsq
+from sparq.tools import nsq_to_http
 from sparq.tools.nsq_to_http import HttpTarget, UnsendableError, open_session
+from sparq.tools.relay import NotAcceptedError, NotSentError
+from tests.client.certificates import certificates, server_context
 from tests.support.servers import NsqdServer, spawn_nsqd
-from tests.tools.forwarding import all_finished, new_topic, publish, received, running, web_server
+from tests.tools.forwarding import all_finished, new_topic, publish, running, web_server
 
 HOSTILE = [
     b"\r\nHost: elsewhere.example\r\n\r\nGET /x HTTP/1.1\r\n",
@@ -35,7 +39,6 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
         yield server
 
 
-@pytest.mark.security("D-4")
 async def test_a_posted_body_cannot_add_headers_or_requests(nsqd: NsqdServer) -> None:
     """A body that nsq_to_http posts cannot add a header or a second request."""
     topic = new_topic()
@@ -50,7 +53,6 @@ async def test_a_posted_body_cannot_add_headers_or_requests(nsqd: NsqdServer) ->
     assert {("POST", "/in", server.url.removeprefix("http://"))} == hosts
 
 
-@pytest.mark.security("D-4")
 async def test_a_body_in_a_url_cannot_change_the_url() -> None:
     """A body in a URL is one query value or one path segment, and changes nothing else."""
     in_path = []
@@ -72,18 +74,23 @@ async def test_a_body_in_a_url_cannot_change_the_url() -> None:
     assert not server.asked
 
 
-@pytest.mark.security("D-4")
-async def test_a_copied_body_is_unchanged(nsqd: NsqdServer) -> None:
-    """nsq_to_nsq copies every body byte for byte."""
-    topic, copies = new_topic(), new_topic()
-    words = (
-        f"--nsqd-tcp-address={nsqd.tcp}",
-        f"--topic={topic}",
-        f"--destination-nsqd-tcp-address={nsqd.tcp}",
-        f"--destination-topic={copies}",
-    )
-    async with running(nsq_to_nsq, *words):
-        await publish(nsqd, topic, *HOSTILE)
-        await all_finished(nsqd, topic, "nsq_to_nsq", len(HOSTILE))
+async def test_nothing_is_posted_to_an_untrusted_server(tmp_path: Path) -> None:
+    """nsq_to_http refuses invalid certificates, and does not follow a redirect with a body."""
+    context = server_context(certificates(tmp_path), certificates(tmp_path).self_signed)
+    async with (
+        web_server(context) as stranger,
+        web_server() as elsewhere,
+        web_server() as server,
+        open_session(5, 5) as session,
+    ):
 
-    assert sorted(HOSTILE) == sorted(await received(nsqd, copies, len(HOSTILE)))
+        async def redirect(_: web.Request) -> web.StreamResponse:
+            return web.Response(status=307, headers={"Location": elsewhere.url})
+
+        server.answer = redirect
+        with pytest.raises(NotSentError, match="certificate"):
+            await HttpTarget("POST", stranger.url, {}).send(session, b"secret")
+        with pytest.raises(NotAcceptedError, match="307"):
+            await HttpTarget("POST", server.url, {}).send(session, b"secret")
+
+    assert (0, 1, 0) == (len(stranger.asked), len(server.asked), len(elsewhere.asked))

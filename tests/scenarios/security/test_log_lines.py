@@ -7,7 +7,7 @@ import json
 import re
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -134,10 +134,8 @@ def to_nsqlookupd(text: str) -> Iterator[bytes]:
         yield hello + b"%s t %s\n" % (command, raw)
 
 
-@pytest.mark.security("A-6")
-def test_clients_cannot_forge_log_lines(tmp_path: Path, shows: Callable[[str], None]) -> None:
+def test_clients_cannot_forge_log_lines(tmp_path: Path) -> None:
     """Newlines, terminal escapes, NUL and formats in any field forge no log line."""
-    said = 0
     with FakeAuthd() as authd:
         flags = ("--log-level=debug", f"--auth-http-address={authd.address}")
         with (
@@ -152,25 +150,19 @@ def test_clients_cannot_forge_log_lines(tmp_path: Path, shows: Callable[[str], N
                     say(nsqd.tcp_port, data)
                     say(guarded.tcp_port, data)
                     say(as_json.tcp_port, data)
-                    said += 3
                 for data in to_nsqlookupd(poison):
                     say(lookupd.tcp_port, data)
-                    said += 1
                 for server in (nsqd, lookupd):
                     for data in to_http(poison):
                         say(server.http_port, data)
-                        said += 1
             for server in (nsqd, guarded, lookupd):
                 assert server.request("GET", "/ping")[0] == 200
             for server in (nsqd, lookupd):
                 wait_for(lambda server=server: check(server) > len(POISONS))
             assert check(guarded) >= len(POISONS) // 3  # not every answer part is logged
             assert check_json(as_json) > len(POISONS)
-            told = sum(map(check, (nsqd, guarded, lookupd))) + check_json(as_json)
-    shows(f"texts said {said:,}, log lines about them {told:,}, lines that are not the daemon's 0")
 
 
-@pytest.mark.security("A-6")
 def test_an_nsqlookupd_cannot_forge_lines_in_nsqds_log(tmp_path: Path) -> None:
     """An nsqlookupd's answers and errors forge no line in nsqd's log."""
     with contextlib.ExitStack() as stack:

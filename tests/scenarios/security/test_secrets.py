@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,8 +100,7 @@ class LenientAuthd(FakeAuthd):
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
 
-@pytest.mark.security("A-5")
-def test_nsqd_reveals_no_secret(tmp_path: Path, shows: Callable[[str], None]) -> None:
+def test_nsqd_reveals_no_secret(tmp_path: Path) -> None:
     """nsqd reveals no client secret, auth server password, token or key, even after failures."""
     certificates = Certificates.make(tmp_path)
     (tmp_path / "token").write_text(TOKENS)
@@ -139,25 +137,11 @@ def test_nsqd_reveals_no_secret(tmp_path: Path, shows: Callable[[str], None]) ->
             key = (certificates.folder / "server.key").read_text().splitlines()[1]
             assert key not in server.log_text
     assert [] == [name for name in found if name != "file nsqd.toml"]
-    places = len(PATHS) * 2 + len(every_option(server)) + 2
-    shows(f"secrets planted 4, outputs looked at {places} and all files, found 0")
 
 
-@pytest.mark.security("A-5")
-def test_a_token_on_the_command_line(tmp_path: Path) -> None:
-    """A token on the command line is visible in the process list, and nowhere else."""
-    flag = f"--http-token={TOKENS}"
-    with spawn_nsqd(tmp_path, flag) as nsqd, spawn_nsqlookupd(tmp_path, flag) as lookupd:
-        for server in (nsqd, lookupd):
-            assert ["process list"] == in_outputs(server)
-            assert b"--http-token=***" in get(server, "/debug/pprof/cmdline")
-        assert b"***" in get(nsqd, "/config/http_token")
-
-
-@pytest.mark.security("A-5")
 @pytest.mark.parametrize("spawn", [spawn_nsqd, spawn_nsqlookupd])
 def test_a_token_of_the_file_is_revealed_nowhere(
-    tmp_path: Path, spawn: Callable[..., Server], shows: Callable[[str], None]
+    tmp_path: Path, spawn: Callable[..., Server]
 ) -> None:
     """Tokens of a token file (valid, wrong, expired, without the role) appear in no output.
 
@@ -191,10 +175,8 @@ def test_a_token_of_the_file_is_revealed_nowhere(
     assert '"user":"good"' in audit.read_text()
     assert '"user":"weak"' in audit.read_text()
     assert '"user":"old"' in audit.read_text()
-    shows(f"{server.module}: tokens planted {len(made)}, found 0")
 
 
-@pytest.mark.security("A-5")
 def test_the_token_for_nsqlookupds_is_revealed_nowhere(tmp_path: Path) -> None:
     """The token for nsqlookupds appears in no output, even if an nsqlookupd repeats it."""
     (tmp_path / "token").write_text(TOKENS)
@@ -222,7 +204,6 @@ def order(server: Server, path: str, token: str) -> bytes:
         connection.close()
 
 
-@pytest.mark.security("A-5")
 def test_failed_starts_reveal_no_secret(tmp_path: Path) -> None:
     """The error for an invalid flag omits its value if that may be a secret."""
     (tmp_path / "tokens").write_text(f"bob {TOKENS} read\n")
@@ -234,19 +215,3 @@ def test_failed_starts_reveal_no_secret(tmp_path: Path) -> None:
         with pytest.raises(AssertionError, match="ended") as error:
             spawn_nsqd(tmp_path, flag)
         assert PLANTED not in str(error.value)
-
-
-@pytest.mark.security("A-5")
-def test_a_bug_reveals_no_secret(tmp_path: Path) -> None:
-    """Errors and reprs do not contain the secrets of a client."""
-    with spawn_nsqd(tmp_path, "--log-level=debug", f"--http-token={TOKENS}") as server:
-        bad = struct.pack(">i", 1 << 30)
-        with V2Client(server, seconds=30) as client:
-            client.send(b"AUTH\n" + bad + CLIENTS.encode())
-            assert b"E_BAD_BODY" in client.receive_some()
-        for secret in (CLIENTS.encode(), b"\xff" + CLIENTS.encode(), b""):
-            with V2Client(server, seconds=30) as client:
-                client.send(c.auth(secret))
-                assert PLANTED.encode() not in client.receive_some()
-        assert ["process list"] == in_outputs(server)
-    assert PLANTED not in repr(c.Authenticate(CLIENTS.encode()))

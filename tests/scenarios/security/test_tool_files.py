@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
-from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 
@@ -21,25 +19,13 @@ from sparq.tools.nsq_to_file import (
     FilenameError,
     Folder,
     TopicOutput,
-    entries_of,
     template,
-    with_revision,
 )
-from tests.scenarios.security.test_forwarding import HOSTILE
-from tests.scenarios.security.test_names import NASTY, names, tree
+from tests.scenarios.security.test_names import NASTY, tree
 from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.waiting import until
-from tests.tools.recording import content, recording, until_finished
+from tests.tools.recording import recording, until_finished
 
-NAMES = 10_000
-SEED = 20_261_121
-FORMATS = (
-    "<TOPIC>",
-    "<TOPIC>/<HOST>",
-    "<HOST>/<TOPIC>/<REV>",
-    "a/<TOPIC>/../<DATETIME>",
-    "/<HOST>",
-)
 NASTY_FORMATS = ("../<TOPIC>", "/../x", "a/../../x", "..", "./..", "<TOPIC>/..", "a\0b", "\udc80")
 
 TOOLS: dict[ModuleType, list[str]] = {
@@ -58,7 +44,6 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
         yield server
 
 
-@pytest.mark.security("S-2")
 @pytest.mark.parametrize("tool", TOOLS)
 def test_every_tool_checks_names_again(
     tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -77,32 +62,7 @@ def test_every_tool_checks_names_again(
     assert [] == os.listdir(tmp_path)
 
 
-@pytest.mark.security("S-2")
-def test_no_file_name_leads_outside_the_folder(shows: Callable[[str], None]) -> None:
-    """No file name leads outside the folder, for any name and format; some are refused."""
-    chance, refused = random.Random(SEED), 0
-    when = datetime.now().astimezone()
-    for name in names(NAMES, chance):
-        text = chance.choice((*FORMATS, *NASTY_FORMATS, name))
-        topic = name if is_valid_name(name) else ".."
-        try:
-            formats = {"filename_format": text, "datetime_format": name, "host_identifier": name}
-            made = template(NsqToFileOptions(**formats), topic)
-            found = entries_of(with_revision(made.at(when), 0))
-        except FilenameError:
-            refused += 1
-            continue
-        path = os.path.normpath(os.path.join("/folder", *found))
-        assert path.startswith("/folder/")
-        assert os.path.join("/folder", *found) == path
-    assert NAMES // 10 < refused < NAMES
-    shows(f"names {NAMES:,} in file names, refused {refused:,}, outside the folder 0")
-
-
-@pytest.mark.security("S-2")
-def test_no_file_is_written_outside(
-    tmp_path: Path, shows: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_file_is_written_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No file outside the folder is changed on a real disk, despite symlinks in the folder."""
     for slow in ("fsync", "fdatasync"):  # only where files are written matters here
         monkeypatch.setattr(os, slow, lambda fd: None)
@@ -125,7 +85,6 @@ def test_no_file_is_written_outside(
             written += 1
     assert before == tree(tmp_path, tmp_path / "in")
     assert written > len(NASTY)
-    shows(f"files written {written}, changed outside the folder 0, through links 0")
 
 
 @asynccontextmanager
@@ -150,9 +109,8 @@ async def lying_nsqlookupd(topics: list[object], nsqd: NsqdServer) -> AsyncItera
         await runner.cleanup()
 
 
-@pytest.mark.security("S-2")
 async def test_invalid_topics_from_nsqlookupd_create_no_file_outside(
-    nsqd: NsqdServer, tmp_path: Path, shows: Callable[[str], None]
+    nsqd: NsqdServer, tmp_path: Path
 ) -> None:
     """nsq_to_file ignores invalid topic names from nsqlookupd, and writes only in its folder."""
     (tmp_path / "x").write_bytes(b"precious")
@@ -170,22 +128,3 @@ async def test_invalid_topics_from_nsqlookupd_create_no_file_outside(
     written = tree(tmp_path, tmp_path / "none")
     assert {"x": b"precious", "in/.../x": b"...\n", "in/CON/x": b"CON\n"} == written
     assert {} == nsqd.channel("..", "nsq_to_file")
-    shows(f"topics listed {len(topics)}, files outside the folder 0")
-
-
-@pytest.mark.security("D-4")
-@pytest.mark.parametrize("kind", [[], ["--gzip"]], ids=["plain", "gzip"])
-async def test_a_written_body_is_unchanged(
-    nsqd: NsqdServer, tmp_path: Path, kind: list[str]
-) -> None:
-    """nsq_to_file writes each body unchanged with a newline; bodies do not affect file names."""
-    topic = f"bodies{len(kind)}"
-    bodies = [*HOSTILE, b"<TOPIC><REV>../%Y", b"\n\n", b"\x1f\x8b\x08", b"x" * 100_000]
-    told = [f"--nsqd-tcp-address={nsqd.tcp}", f"--topic={topic}", f"--output-dir={tmp_path}"]
-    for body in bodies:
-        nsqd.post(f"/pub?topic={topic}", body)
-    async with recording(*told, *kind, "--filename-format=f<REV>", "--sync-interval=50ms"):
-        await until_finished(nsqd, topic, len(bodies))
-
-    [name] = os.listdir(tmp_path)
-    assert b"".join(body + b"\n" for body in bodies) == content(tmp_path / name)

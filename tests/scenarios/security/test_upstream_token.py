@@ -162,18 +162,6 @@ def test_a_missing_role_of_the_token_is_reported(cluster: Cluster, tmp_path: Pat
         says_nothing_of(cluster.files["reads"].read_text().strip(), admin, answer, page)
 
 
-def test_the_role_administer_does_not_include_bodies(cluster: Cluster, tmp_path: Path) -> None:
-    """With `administer` but not `bodies`, nsqadmin pauses a channel, and shows no message."""
-    with spawn_nsqadmin(tmp_path, *flags_for(cluster, "changes")) as admin:
-        wait_for(lambda: overview(admin)["totals"]["messages"] == 3)
-        for action in ("pause", "unpause"):
-            status, answer = asked(admin.http_port, "POST", "/api/topics/t/c", {"action": action})
-            assert 200 == status, answer
-        page = admin.request("GET", "/api/v2/messages?topic=t&channel=c")[1]
-        assert b"one" not in page
-        assert b"403" in page
-
-
 @pytest.mark.parametrize("token", ["", "wrong", "registers"])
 def test_without_read_access_nsqadmin_shows_nothing(
     cluster: Cluster, tmp_path: Path, token: str

@@ -7,15 +7,13 @@ builds them; the tests check their effects.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparq.daemon.access import tokens
 from sparq.nsqadmin.access import ALL, Right, Role
-
-Ask = Callable[[str, str, Mapping[str, str], bytes], Awaitable[int]]
 
 UNTRUSTED = "192.0.2.0/24"
 """The network of trusted proxies: no request of a test comes from it."""
