@@ -1,9 +1,10 @@
 """The client library with real nsqds and a real nsqlookupd."""
 
 import asyncio
-import logging
+import signal
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,12 +15,6 @@ import pytest
 from sparq.client import Consumer, Message, Producer
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import until
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Suppress the log lines of connection losses that the tests cause."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 @pytest.fixture(scope="module")
@@ -98,65 +93,6 @@ async def test_requeue_touch_and_timeout(nsqd: NsqdServer) -> None:
         assert (stats["requeue_count"], stats["timeout_count"]) == (1, 1)
 
 
-async def test_a_refusal_has_a_code_and_affects_no_other_publish(nsqd: NsqdServer) -> None:
-    """A message that is too large gets E_BAD_MESSAGE; other publishes on the connection succeed."""
-    async with Producer(nsqd.tcp) as producer:
-        big = [producer.publish("refused", b"b" * 10_001) for _ in range(3)]
-        small = [producer.publish("refused", b"%d" % number) for number in range(300)]
-        results = await asyncio.gather(*small[:100], *big, *small[100:], return_exceptions=True)
-
-    errors = [result for result in results if isinstance(result, BaseException)]
-    assert [getattr(error, "code", error) for error in errors] == ["E_BAD_MESSAGE"] * 3
-    assert producer.resent == 0
-    stats = nsqd.get_json("/stats?format=json&topic=refused")
-    assert stats["topics"][0]["message_count"] == 300
-
-
-async def test_an_option_that_nsqd_rejects_is_in_errors(nsqd: NsqdServer) -> None:
-    """If nsqd rejects an option, `errors` has its error text."""
-    async with consumer_of(nsqd, "options", msg_timeout=3600) as consumer:
-        await until(lambda: consumer.errors)
-        assert "E_BAD_BODY IDENTIFY msg timeout (3600000) is invalid" in consumer.errors[nsqd.tcp]
-
-
-async def test_backoff_with_nsqd(nsqd: NsqdServer) -> None:
-    """Failures pause delivery, successes resume it, and no message is lost."""
-    bodies: Counter[bytes] = Counter()
-    options = {"backoff_multiplier": 0.05, "max_backoff_duration": 0.2, "max_attempts": 0}
-
-    async def handle(message: Message) -> None:
-        bodies[message.body] += 1
-        if message.attempts < 3:
-            message.requeue(0.01)
-
-    async with Producer(nsqd.tcp) as producer:
-        await producer.multi_publish("moody", [b"%d" % number for number in range(6)])
-    async with consumer_of(nsqd, "moody", handler=handle, **options) as consumer:
-        await until(lambda: sum(bodies.values()) == 18, 30)
-        await until(lambda: nsqd.channel("moody", "c")["in_flight_count"] == 0)
-        assert set(bodies.values()) == {3}
-        await until(lambda: nsqd.channel("moody", "c")["depth"] == 0)
-    assert consumer.counters.requeued == 12
-
-
-async def test_stop_requeues_for_the_next_consumer_immediately(nsqd: NsqdServer) -> None:
-    """`stop` requeues unhandled messages: the next consumer gets them before their timeout."""
-    async with Producer(nsqd.tcp) as producer:
-        await producer.multi_publish("relay", [b"%d" % number for number in range(10)])
-    async with consumer_of(nsqd, "relay") as first:
-        await until(lambda: first.in_flight == 10)
-        (await anext(first)).finish()
-    async with consumer_of(nsqd, "relay") as second:
-        bodies: set[bytes] = set()
-        async with asyncio.timeout(5):
-            while len(bodies) < 9:
-                message = await anext(second)
-                bodies.add(message.body)
-                message.finish()
-
-    assert bodies == {b"%d" % number for number in range(1, 10)}
-
-
 async def test_discovery(cluster: tuple[Server, list[NsqdServer]]) -> None:
     """Producer and consumer discover both nsqds and a new topic, and RDY is divided among them."""
     lookupd, nsqds = cluster
@@ -230,3 +166,79 @@ async def test_kill_9_and_restart(cluster: tuple[Server, list[NsqdServer]]) -> N
 
     assert len(acknowledged) > 1200
     assert producer.resent == sum(acknowledged.values())
+
+
+POLL_SECONDS = 0.4
+
+
+def polling_consumer(topic: str, **options: Any) -> Consumer:
+    """A consumer of the topic's channel "c" that finds its nsqds at nsqlookupds."""
+    given = {"lookupd_poll_jitter": 1.0, "max_in_flight": 10, "max_reconnect_delay": 0.1}
+    return Consumer(topic, "c", **given, **options)
+
+
+def is_listed(lookupd: Server, topic: str, count: int) -> bool:
+    """Whether an nsqlookupd lists `count` nsqds for the topic."""
+    status, body = lookupd.request("GET", f"/lookup?topic={topic}")
+    return status == 200 and body.count(b'"tcp_port"') == count
+
+
+@pytest.fixture
+def nsqd_with_two_lookupds(tmp_path: Path) -> Iterator[tuple[NsqdServer, list[Server]]]:
+    """An nsqd that registers with two nsqlookupds; tests may kill each of them."""
+    with ExitStack() as stack, ThreadPoolExecutor() as threads:
+        names = ["lookupd-0", "lookupd-1"]
+        started = threads.map(lambda name: spawn_nsqlookupd(tmp_path, name=name), names)
+        lookupds = [stack.enter_context(lookupd) for lookupd in started]
+        # nsqd asks nsqlookupds for a new topic's channels; this limits its wait for one that hangs.
+        flags = ("--http-client-request-timeout=200ms",)
+        yield stack.enter_context(spawn_nsqd(tmp_path, *flags, lookupds=tuple(lookupds))), lookupds
+
+
+async def test_losing_any_nsqlookupd_loses_nothing(
+    nsqd_with_two_lookupds: tuple[NsqdServer, list[Server]],
+) -> None:
+    """With an nsqlookupd killed, one hanging, or all restarted (P16), published messages arrive.
+
+    A consumer finds a new topic within its poll interval plus 1 s.
+    """
+    nsqd, lookupds = nsqd_with_two_lookupds
+    options = {
+        "lookupd_http_addresses": [lookupd.http for lookupd in lookupds],
+        "lookupd_poll_interval": POLL_SECONDS,
+    }
+    nsqd.post("/pub?topic=steady", b"first")
+    steady = polling_consumer("steady", **options)
+    published, came = {b"first"}, set()
+    async with steady, Producer(lookupd_http_addresses=options["lookupd_http_addresses"]) as source:
+
+        async def consume() -> None:
+            async for message in steady:
+                came.add(message.body)
+                message.finish()
+
+        async def goes_on(topic: str, alive: list[Server]) -> None:
+            """Check that a new topic is found in time; publish one more message to "steady"."""
+            async with polling_consumer(topic, **options) as consumer:
+                await asyncio.to_thread(nsqd.post, f"/pub?topic={topic}", b"x")
+                await until(lambda: any(is_listed(lookupd, topic, 1) for lookupd in alive))
+                await until(lambda: consumer.connections, POLL_SECONDS + 1)
+                (await anext(consumer)).finish()
+            await source.publish("steady", topic.encode())
+            published.add(topic.encode())
+
+        consuming = asyncio.create_task(consume())
+        await until(lambda: came == published)
+        await asyncio.to_thread(lookupds[0].kill9)
+        await goes_on("one.killed", lookupds[1:])
+        await asyncio.to_thread(lookupds[0].start)
+        await until(lambda: is_listed(lookupds[0], "steady", 1))
+        assert lookupds[1].process is not None
+        lookupds[1].process.send_signal(signal.SIGSTOP)
+        await goes_on("one.hanging", lookupds[:1])
+        for lookupd in lookupds:
+            await asyncio.to_thread(lookupd.restart)
+        await goes_on("all.restarted", lookupds)
+        await until(lambda: came == published)
+        consuming.cancel()
+    assert steady.counters.lost == 0

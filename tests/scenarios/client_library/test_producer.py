@@ -2,11 +2,8 @@
 
 import asyncio
 import contextlib
-import logging
 from collections import Counter
 from collections.abc import AsyncIterator
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,12 +28,6 @@ from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until
 
 
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Suppress the log lines of connection losses that the tests cause."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
-
-
 def producer_of(*taps: Tap, **options: Any) -> Producer:
     """A producer that publishes through taps and reconnects within 0.1 s."""
     return Producer([tap.address for tap in taps], **{"max_reconnect_delay": 0.1, **options})
@@ -58,112 +49,6 @@ async def stored(nsqd: NsqdServer, topic: str) -> Counter[bytes]:
             bodies[message.body] += 1
             message.finish()
     return bodies
-
-
-async def test_all_ways_to_publish(shared_daemons: SharedDaemons) -> None:
-    """All publish methods store their messages and report OK, awaited or by a callback."""
-    topic, nsqd = shared_daemons.make("ways"), shared_daemons.nsqds[0]
-    outcomes: list[Any] = []
-    async with Producer(nsqd.tcp) as producer:
-        receipts = [
-            await producer.publish(topic, b"one"),
-            await producer.multi_publish(topic, [b"two", b"three"]),
-            await producer.publish_deferred(topic, b"four", 60),
-        ]
-        producer.publish_nowait(topic, b"five", outcomes.append)
-        producer.multi_publish_nowait(topic, [b"six", b"seven"], outcomes.append)
-        producer.publish_deferred_nowait(topic, b"eight", 60, outcomes.append)
-        await producer.flush()
-
-        assert [Receipt(nsqd.tcp)] * 6 == receipts + outcomes
-        assert (8, 0, 0) == (producer.published, producer.failed, producer.resent)
-        assert 8 == count(nsqd, topic)
-        await until(lambda: nsqd.channel(topic, "c")["deferred_count"] == 2)
-
-
-async def test_an_awaited_publish_is_acknowledged(shared_daemons: SharedDaemons) -> None:
-    """An awaited publish returns when nsqd's OK arrives, not when nsqd has the message."""
-    topic, nsqd = shared_daemons.make("acknowledged"), shared_daemons.nsqds[0]
-    async with tapped(nsqd) as [tap], producer_of(tap) as producer:
-        await until(lambda: producer.connections)
-        tap.muted = True
-        publish = asyncio.create_task(producer.publish(topic, b"x"))
-        await until(lambda: count(nsqd, topic) == 1)
-        assert not publish.done()
-        tap.muted = False
-        assert Receipt(tap.address) == await publish
-
-
-async def test_publishing_before_there_is_an_nsqd(tmp_path: Path) -> None:
-    """Messages published before nsqd is started are acknowledged once it runs."""
-    nsqd = NsqdServer("sparq.nsqd", tmp_path, (f"--data-path={tmp_path}",))
-    async with Producer(nsqd.tcp, max_reconnect_delay=0.1) as producer:
-        first = asyncio.create_task(producer.publish("t", b"x"))
-        producer.publish_nowait("t", b"y")
-        await until(lambda: producer.errors)
-        with nsqd:
-            await asyncio.to_thread(nsqd.start)
-            assert nsqd.tcp == (await first).nsqd
-            await producer.flush()
-
-    assert 2 == producer.published
-
-
-async def test_failover_and_bounded_retry(shared_daemons: SharedDaemons) -> None:
-    """Publishes go to the nsqds in turn; those of a lost connection go to the other nsqd.
-
-    They are counted as sent again. If every connection is lost, `publish_attempts` and the timeout
-    limit a publish.
-    """
-    topic = shared_daemons.make("turns")
-    async with (
-        tapped(*shared_daemons.nsqds) as taps,
-        producer_of(*taps, publish_attempts=2) as producer,
-    ):
-        await until(lambda: len(producer.connections) == 2)
-        for _ in range(6):
-            await producer.publish(topic, b"x")
-        assert [3, 3] == [len(tap.lines(b"PUB")) for tap in taps]
-
-        taps[0].muted = True
-        tasks = [asyncio.create_task(producer.publish(topic, b"y")) for _ in range(6)]
-        await until(lambda: [6, 6] == [len(tap.lines(b"PUB")) for tap in taps])
-        taps[0].muted = False
-        taps[0].abort_all()
-        receipts = await asyncio.gather(*tasks)
-        assert Counter({(1, 0): 3, (2, 1): 3}) == Counter((r.attempts, r.resent) for r in receipts)
-        assert {taps[1].address} == {receipt.nsqd for receipt in receipts}
-        assert 3 == producer.resent
-
-        await until(lambda: len(producer.connections) == 2)
-        for tap in taps:
-            tap.muted = True
-            tap.script.clear()
-        idle = list(taps)
-        publish = asyncio.create_task(producer.publish(topic, b"z"))
-        for _ in range(2):
-            await until(partial(_taps_with_publishes, idle))
-            idle.remove(tap := _taps_with_publishes(idle)[0])
-            tap.abort_all()
-        with pytest.raises(PublishError) as raised:
-            await publish
-        assert (2, 2) == (raised.value.attempts, raised.value.unanswered)
-
-
-def _taps_with_publishes(taps: list[Tap]) -> list[Tap]:
-    """The taps on which something was published."""
-    return [tap for tap in taps if tap.lines(b"PUB")]
-
-
-async def test_discovered_nsqds(shared_daemons: SharedDaemons) -> None:
-    """With nsqlookupd, a producer publishes to each nsqd that is listed, also to a new topic."""
-    options = {"lookupd_poll_interval": 0.2}
-    async with Producer(lookupd_http_addresses=shared_daemons.lookupd.http, **options) as producer:
-        await producer.publish("discovered", b"x")
-        await until(lambda: len(producer.connections) == 2)
-        receipts = [await producer.publish("discovered", b"x") for _ in range(4)]
-
-    assert {nsqd.tcp for nsqd in shared_daemons.nsqds} == {receipt.nsqd for receipt in receipts}
 
 
 async def test_ping(shared_daemons: SharedDaemons) -> None:

@@ -15,7 +15,6 @@ import pytest
 from sparq.client import Consumer, Producer, RemoteError
 from sparq.daemon.access import tokens
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
-from tests.support.waiting import until
 
 ROLES = {
     "nsqds": "register",
@@ -80,23 +79,6 @@ async def test_auth_secret_can_be_a_token(cluster: Cluster) -> None:
                 await message.finish()
                 break
     assert [b"1"] == found
-
-
-async def test_without_lookupd_authorization_lookups_get_401(cluster: Cluster) -> None:
-    """Without `lookupd_authorization`, nsqlookupd answers 401, which the consumer's errors show."""
-    async with producer_with_token(cluster, "web") as producer:
-        await producer.publish("clicks", b"1")
-    async with Consumer(
-        "clicks",
-        "c",
-        lookupd_http_addresses=cluster.lookupd.http,
-        lookupd_poll_interval=0.2,
-        auth_secret=cluster.shown["worker"],
-        auth_without_tls=True,
-        lookupd_authorization=False,
-    ) as consumer:
-        await until(lambda: "401" in str(consumer.errors))
-        assert not consumer.connections
 
 
 def admin(cluster: Cluster, name: str, *words: str) -> subprocess.CompletedProcess[str]:
