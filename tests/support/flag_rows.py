@@ -1,13 +1,13 @@
-"""Daemons that get all their options in one form: on the command line, or in a TOML file.
+"""Daemons that get all their options from a table of flags with checks of their effects.
 
 A `Row` is a flag with a value and a check of its effect in a running daemon. One daemon gets all
-rows of a group, once in each form, so that a few starts check many flags.
+rows of a group, so that a few starts check many flags. That a key of a file has the same effect as
+its flag is tested with the reader of both (tests/program/test_flags.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +15,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from sparq.options.declare import flags_of
 from tests.support.servers import NsqdServer, free_port, start_first
-
-FORMS = ("command line", "TOML")
 
 Places: TypeAlias = Mapping[str, str]
 """Values of the words in braces: `{tcp}`, `{http}`, `{https}`, `{data}` and `{name}` are those of a
@@ -33,9 +30,8 @@ class FlagServer(NsqdServer):
     requests.
     """
 
-    def __init__(self, module: str, folder: Path, rows: Iterable[Row], form: str) -> None:
+    def __init__(self, module: str, folder: Path, rows: Iterable[Row]) -> None:
         self.rows = tuple(rows)
-        self.form = form
         self.places: dict[str, str] = {}
         self.helpers: dict[str, Any] = {}
         super().__init__(module, folder, ())
@@ -45,17 +41,16 @@ class FlagServer(NsqdServer):
         super().choose_ports()
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
-        name = "line.example" if self.form == "command line" else "file.example"
         https = f"127.0.0.1:{free_port()}"
-        self.places.update(tcp=self.tcp, http=self.http, https=https, data=str(data), name=name)
+        self.places.update(
+            tcp=self.tcp, http=self.http, https=https, data=str(data), name="nsqd.example"
+        )
 
     def address_flags(self) -> tuple[str, ...]:
-        """Return all flags, or the one that names the file."""
-        if self.form == "command line":
-            return tuple(word for row in self.rows for word in row.words(self.places))
-        config = self.folder / "options.toml"
-        config.write_text("".join(row.line(self.places) for row in self.rows))
-        return (f"-config={config}",)
+        """Return all flags; those of the rows, and its addresses."""
+        own = ("--tcp-address={tcp}", "--http-address={http}")
+        given = [word for row in self.rows for word in row.words(self.places)]
+        return (*(text(flag, self.places) for flag in own), *given)
 
     def answers(self) -> bool:
         """Whether it answers ``/ping``, even if only with 403."""
@@ -69,33 +64,16 @@ Check: TypeAlias = Callable[[FlagServer], None]
 
 @dataclass(frozen=True)
 class Row:
-    """A flag, its value, and a check of its effect.
-
-    Attributes:
-        key: its key in the file, if that is not the flag's name with underscores.
-        toml: its value in the file, if it differs from the one on the command line.
-    """
+    """A flag, its value, and a check of its effect."""
 
     flag: str
     value: Any
     check: Check
-    key: str = ""
-    toml: Any = None
 
     def words(self, places: Places) -> list[str]:
         """Return the flag for a command line; for a list, one flag per value."""
         values = self.value if isinstance(self.value, list) else [self.value]
         return [f"--{self.flag}={text(value, places)}" for value in values]
-
-    def line(self, places: Places) -> str:
-        """Return the option's line in a file."""
-        value = self.value if self.toml is None else self.toml
-        key = self.key or self.flag.replace("-", "_")
-        if isinstance(value, list):
-            value = [text(one, places) if isinstance(one, str) else one for one in value]
-        elif isinstance(value, str):
-            value = text(value, places)
-        return f"{key} = {json.dumps(value)}\n"
 
 
 def text(value: Any, places: Places) -> str:
@@ -109,7 +87,7 @@ def text(value: Any, places: Places) -> str:
 
 
 class FlagDaemons:
-    """The daemons of a test module: one per group and form, started on first use."""
+    """The daemons of a test module: one per group, started on first use."""
 
     def __init__(self, module: str, folder: Path, groups: Mapping[str, list[Row]]) -> None:
         self.places: dict[str, str] = {}
@@ -117,19 +95,19 @@ class FlagDaemons:
         self._module = module
         self._folder = folder
         self._groups = groups
-        self._running: dict[tuple[str, str], FlagServer] = {}
+        self._running: dict[str, FlagServer] = {}
 
-    def server(self, group: str, form: str) -> FlagServer:
-        """Return the running daemon of a group and form."""
-        if (group, form) not in self._running:
-            folder = self._folder / f"{group} {form}".replace(" ", "-")
+    def server(self, group: str) -> FlagServer:
+        """Return the running daemon of a group."""
+        if group not in self._running:
+            folder = self._folder / group.replace(" ", "-")
             folder.mkdir()
-            server = FlagServer(self._module, folder, self._groups[group], form)
+            server = FlagServer(self._module, folder, self._groups[group])
             server.places.update(self.places)
             server.helpers = self.helpers
             start_first(server)
-            self._running[group, form] = server
-        return self._running[group, form]
+            self._running[group] = server
+        return self._running[group]
 
     def close(self) -> None:
         """Stop all daemons."""
@@ -150,19 +128,8 @@ def flag_daemons(
 
 
 def each_row(groups: Mapping[str, list[Row]]) -> pytest.MarkDecorator:
-    """Parametrise a test with each row of each group in both forms: (group, form, row)."""
+    """Parametrise a test with each row of each group: (group, row)."""
     cases = [
-        pytest.param(group, form, row, id=f"{row.flag}, {form}")
-        for group, rows in groups.items()
-        for row in rows
-        for form in FORMS
+        pytest.param(group, row, id=row.flag) for group, rows in groups.items() for row in rows
     ]
-    return pytest.mark.parametrize(("group", "form", "row"), cases)
-
-
-def assert_keys_are_right(options_class: type, groups: Mapping[str, list[Row]]) -> None:
-    """Assert that the table's keys are those of the options; a file would ignore other keys."""
-    keys = {flag.name: flag.key for flag in flags_of(options_class)}
-    for rows in groups.values():
-        for row in rows:
-            assert keys[row.flag] == (row.key or row.flag.replace("-", "_"))
+    return pytest.mark.parametrize(("group", "row"), cases)

@@ -51,6 +51,6 @@ def log_repeats(server: FlagServer) -> None:
 
 AS_JSON = [Row("log-format", "json", log_format)]
 BOUNDED = [
-    Row("log-utc", True, log_utc, toml="true"),
+    Row("log-utc", True, log_utc),
     Row("log-repeats", REPEATS, log_repeats),
 ]

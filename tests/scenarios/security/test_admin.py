@@ -12,8 +12,8 @@ from pathlib import Path
 from sparq.nsqadmin.access import CONTENT_SECURITY_POLICY, Right, right_of
 from sparq.nsqadmin.server import routes
 from tests.nsqadmin.access.cluster import Cluster, cluster
-from tests.scenarios.security.test_lookup_peers import Peer
 from tests.scenarios.security.walk import body, cases, guarded, target
+from tests.support.lookup_peer import LookupPeer
 
 JSON = {"Content-Type": "application/json"}
 
@@ -192,7 +192,7 @@ async def test_nsqadmin_calls_no_address_that_a_peer_claims(tmp_path: Path) -> N
         cluster(tmp_path, allowed_nodes=("127.0.0.1",)) as daemons,
     ):
         for fake in ELSEWHERE:
-            with Peer(daemons.lookupd) as peer:
+            with LookupPeer(daemons.lookupd) as peer:
                 await asyncio.to_thread(peer.identify, fake, 4150, port)
                 await asyncio.to_thread(peer.ask, b"REGISTER bait c\n")
                 for method, path, order in QUESTIONS:
@@ -229,7 +229,7 @@ async def test_nsqadmin_follows_no_redirect(tmp_path: Path) -> None:
         server = await asyncio.start_server(talk, "127.0.0.1", 0)
         own_port = server.sockets[0].getsockname()[1]
         async with server, cluster(tmp_path) as daemons:
-            with Peer(daemons.lookupd) as peer:
+            with LookupPeer(daemons.lookupd) as peer:
                 await asyncio.to_thread(peer.identify, "127.0.0.1", 4150, own_port)
                 await asyncio.to_thread(peer.ask, b"REGISTER bait c\n")
                 for method, path, order in QUESTIONS:

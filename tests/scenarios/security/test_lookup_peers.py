@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import socket
-import struct
 from pathlib import Path
-from typing import Protocol, Self
 
+from tests.support.lookup_peer import LookupPeer
 from tests.support.servers import Server, spawn_nsqlookupd
 
 REGISTRATIONS, NAMES, PER_ADDRESS = 50, 120, 20
@@ -21,51 +18,6 @@ FAKES = [
 HONEST = ["127.0.0.1", "::ffff:127.0.0.1", "one.nsq.example", "TWO.nsq.example."]
 
 
-class Lookupd(Protocol):
-    """A server that a peer connects to."""
-
-    @property
-    def tcp_port(self) -> int: ...
-
-
-class Peer:
-    """A simulated nsqd's connection to an nsqlookupd."""
-
-    def __init__(self, server: Lookupd) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30)
-        self._socket.sendall(b"  V1")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-
-    def ask(self, command: bytes) -> bytes:
-        """Send a command; return its answer, or b"" if the connection ends."""
-        try:
-            self._socket.sendall(command)
-            (size,) = struct.unpack(">i", self._exactly(4))
-            return self._exactly(size)
-        except ConnectionError:
-            return b""
-
-    def _exactly(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            piece = self._socket.recv(size - len(data))
-            if not piece:
-                raise ConnectionError
-            data += piece
-        return data
-
-    def identify(self, address: str, tcp_port: int = 4150, http_port: int = 4151) -> bytes:
-        """Send IDENTIFY; return its answer."""
-        facts = {"broadcast_address": address, "tcp_port": tcp_port, "http_port": http_port}
-        body = json.dumps({**facts, "version": "1.3.0", "remote_address": "10.0.0.1:5"}).encode()
-        return self.ask(b"IDENTIFY\n" + struct.pack(">i", len(body)) + body)
-
-
 def listed(server: Server) -> list[str]:
     """The broadcast addresses that nsqlookupd returns."""
     return [found["broadcast_address"] for found in server.get_json("/nodes")["producers"]]
@@ -76,18 +28,18 @@ def test_a_peer_cannot_register_another_address(tmp_path: Path) -> None:
     flags = ("--allow-broadcast-address=peer", "--allow-broadcast-address=*.nsq.example")
     with spawn_nsqlookupd(tmp_path, *flags) as server:
         for fake in FAKES:
-            with Peer(server) as peer:
+            with LookupPeer(server) as peer:
                 assert peer.identify(fake).startswith(b"E_INVALID IDENTIFY broadcast"), fake
                 assert b"" == peer.ask(b"REGISTER t\n")
                 assert [] == listed(server)
         for ports in ((0, 4151), (4150, 65536), (-1, 4151), (4150, 1 << 62)):
-            with Peer(server) as peer:
+            with LookupPeer(server) as peer:
                 assert peer.identify("127.0.0.1", *ports).startswith(b"E_"), ports
         assert 404 == server.request("GET", "/lookup?topic=t")[0]
         for honest in HONEST:
-            with Peer(server) as peer:
+            with LookupPeer(server) as peer:
                 assert b"OK" in peer.identify(honest) + peer.ask(b"REGISTER t\n")
                 assert honest in listed(server)
-    with spawn_nsqlookupd(tmp_path, name="open") as server, Peer(server) as peer:
+    with spawn_nsqlookupd(tmp_path, name="open") as server, LookupPeer(server) as peer:
         assert b"OK" in peer.identify("169.254.169.254") + peer.ask(b"REGISTER t\n")
         assert ["169.254.169.254"] == listed(server)

@@ -13,23 +13,15 @@ from sparq.nsqd.main import main
 from tests.support.servers import spawn_nsqd
 
 FATAL = re.compile(r"\[nsqd\] [0-9/]{10} [0-9:.]{15} FATAL: (.*)\n")
-OTHER = '"x" is not a flag: remove it, or write it as a flag\'s value, --name=value'
 LARGE = "is too large: use 65535 or less"
 
 MISTAKES = {
-    "x --tcp-address=127.0.0.1:0": OTHER,
-    "--deflate false": '"false" after --deflate is not its value: write --deflate=false',
     "--tcp-adress=127.0.0.1:0": "there is no flag --tcp-adress: did you mean --tcp-address?",
-    "--max_msg_size=5": "there is no flag --max_msg_size: did you mean --max-msg-size?",
-    "--data-paht=/x": "there is no flag --data-paht: did you mean --data-path?",
-    "--frobnicate": "there is no flag --frobnicate: see nsqd --help",
-    "--data-path": "--data-path has no value: write --data-path=STRING",
     "--tcp-address=4150": "--tcp-address=4150 is not an address: write :4150 or 127.0.0.1:4150",
     "--http-address=localhost": (
         "--http-address=localhost has no port: write host:port or a unix socket path containing /"
     ),
     "--http-address=:70000": "--http-address=:70000 has an invalid port: 70000 is above 65535",
-    "--https-address=4152": "--https-address=4152 is not an address: write :4152 or 127.0.0.1:4152",
     "--lookupd-tcp-address=l:4160 --lookupd-tcp-address=lookupd-2": (
         "--lookupd-tcp-address=lookupd-2 is not an address: write host:port"
     ),
@@ -37,12 +29,10 @@ MISTAKES = {
         "--lookupd-tcp-address=http://l:4160 is a URL: write host:port"
     ),
     "--statsd-address=8125": "--statsd-address=8125 is not an address: write 127.0.0.1:8125",
-    "--msg-timeout=60": "--msg-timeout=60: write a unit: 60s or 60ms",
     "--msg-timeout=2h": (
         "--msg-timeout=2h0m0s is above --max-msg-timeout (15m0s): lower it, or raise"
         " --max-msg-timeout"
     ),
-    "--msg-timeout=-1s": "--msg-timeout=-1s is too small: use 1ms or more",
     "--max-msg-size=-5": "--max-msg-size=-5 is too small: use 1 or more",
     "--output-buffer-timeout=1m": (
         "--output-buffer-timeout=1m0s is above --max-output-buffer-timeout (30s): lower it, or"

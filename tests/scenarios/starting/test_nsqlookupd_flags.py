@@ -1,4 +1,4 @@
-"""Every flag of nsqlookupd has its effect, from the command line and from TOML."""
+"""Every flag of nsqlookupd has its effect."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import socket
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,54 +18,15 @@ from tests.support.flag_rows import (
     FlagDaemons,
     FlagServer,
     Row,
-    assert_keys_are_right,
     each_row,
     flag_daemons,
 )
 from tests.support.log_flags import AS_JSON, BOUNDED, NAMES
+from tests.support.lookup_peer import LookupPeer
 from tests.support.waiting import wait_for
 
 WAIT_SECONDS = 30.0
 ATTEMPTS = 5
-
-
-class Nsqd:
-    """A simulated nsqd's connection."""
-
-    def __init__(self, server: FlagServer) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", server.tcp_port), timeout=15)
-        self._socket.sendall(b"  V1")
-
-    def __enter__(self) -> Nsqd:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-
-    def ask(self, command: bytes) -> bytes:
-        """Send a command; return its answer."""
-        self._socket.sendall(command)
-        (size,) = struct.unpack(">i", self._exactly(4))
-        return self._exactly(size)
-
-    def _exactly(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            piece = self._socket.recv(size - len(data))
-            assert piece, "closed"
-            data += piece
-        return data
-
-    def identify(self, name: str) -> dict[str, object]:
-        """Send IDENTIFY; return the answer."""
-        found: dict[str, object] = json.loads(self.say_identify(name))
-        return found
-
-    def say_identify(self, name: str) -> bytes:
-        """Send IDENTIFY; return the answer, which may be an error."""
-        facts = {"broadcast_address": name, "tcp_port": 1, "http_port": 2, "version": "1.3.0"}
-        body = json.dumps(facts).encode()
-        return self.ask(b"IDENTIFY\n" + struct.pack(">i", len(body)) + body)
 
 
 def producers(server: FlagServer, path: str) -> list[str]:
@@ -75,7 +35,7 @@ def producers(server: FlagServer, path: str) -> list[str]:
 
 def tcp_address(server: FlagServer) -> None:
     """nsqlookupd serves nsqds on this address."""
-    with Nsqd(server) as nsqd:
+    with LookupPeer(server) as nsqd:
         assert nsqd.ask(b"PING\n") == b"OK"
 
 
@@ -86,13 +46,13 @@ def http_address(server: FlagServer) -> None:
 
 def broadcast_address(server: FlagServer) -> None:
     """IDENTIFY's answer contains this address."""
-    with Nsqd(server) as nsqd:
-        assert nsqd.identify("broadcast")["broadcast_address"] == "lookup.example"
+    with LookupPeer(server) as nsqd:
+        assert json.loads(nsqd.identify("broadcast"))["broadcast_address"] == "lookup.example"
 
 
 def inactive_producer_timeout(server: FlagServer) -> None:
     """A silent nsqd is no longer listed, although still connected; a PING lists it again."""
-    with Nsqd(server) as nsqd:
+    with LookupPeer(server) as nsqd:
         nsqd.identify("silent")
         nsqd.ask(b"REGISTER t\n")
         wait_for(lambda: "silent" not in producers(server, "/nodes"))
@@ -106,11 +66,11 @@ def inactive_producer_timeout(server: FlagServer) -> None:
 
 def tombstone_lifetime(server: FlagServer) -> None:
     """A tombstoned nsqd is hidden, and listed again long before the default 45 s."""
-    with Nsqd(server) as nsqd:
+    with LookupPeer(server) as nsqd:
         nsqd.identify("hidden")
         nsqd.ask(b"REGISTER t\n")
         for _ in range(ATTEMPTS):
-            server.post("/topic/tombstone?topic=t&node=hidden:2")
+            server.post("/topic/tombstone?topic=t&node=hidden:4151")
             if producers(server, "/lookup?topic=t") == []:
                 break
         else:
@@ -120,7 +80,7 @@ def tombstone_lifetime(server: FlagServer) -> None:
 
 def mistake(server: FlagServer) -> None:
     """Cause an error and an ordinary record in the log."""
-    with Nsqd(server) as nsqd:
+    with LookupPeer(server) as nsqd:
         nsqd.ask(b"NONSENSE\n")
     wait_for(lambda: "E_INVALID invalid command NONSENSE" in server.log_text)
 
@@ -140,7 +100,7 @@ def log_prefix(server: FlagServer) -> None:
 
 def verbose(server: FlagServer) -> None:
     """Everything is logged, whatever the level."""
-    with Nsqd(server) as nsqd:
+    with LookupPeer(server) as nsqd:
         nsqd.identify("chatty")
         nsqd.ask(b"PING\n")
     wait_for(lambda: " DEBUG: CLIENT(" in server.log_text)
@@ -149,17 +109,17 @@ def verbose(server: FlagServer) -> None:
 def allow_broadcast_address(server: FlagServer) -> None:
     """An nsqd may register its own address and those that match the flags, and no others."""
     for name in ("127.0.0.1", "nsqd-1.example", "10.1.2.3"):
-        with Nsqd(server) as nsqd:
+        with LookupPeer(server) as nsqd:
             nsqd.identify(name)
     for name in ("127.0.0.2", "example.org", "11.1.2.3", "localhost"):
-        with Nsqd(server) as nsqd:
-            answer = nsqd.say_identify(name)
+        with LookupPeer(server) as nsqd:
+            answer = nsqd.identify(name)
             assert answer.startswith(b"E_INVALID IDENTIFY broadcast address"), name
 
 
 def max_registrations(server: FlagServer) -> None:
     """An nsqd can have this number of registrations, and no more."""
-    with Nsqd(server) as nsqd:
+    with LookupPeer(server) as nsqd:
         nsqd.identify("127.0.0.1")
         assert nsqd.ask(b"REGISTER r c\n") == b"OK"
         assert nsqd.ask(b"REGISTER r\n") == b"E_INVALID REGISTER too many registrations"
@@ -169,11 +129,11 @@ def max_names(server: FlagServer) -> None:
     """At most this number of names is stored; existing names can be registered again."""
     answers = []
     for number in range(4):
-        with Nsqd(server) as nsqd:
+        with LookupPeer(server) as nsqd:
             nsqd.identify("127.0.0.1")
             answers.append(nsqd.ask(b"REGISTER n%d\n" % number))
     assert answers[-1] == b"E_INVALID REGISTER too many topics and channels"
-    with Nsqd(server) as nsqd:
+    with LookupPeer(server) as nsqd:
         nsqd.identify("127.0.0.1")
         known = server.get_json("/topics")["topics"][0]
         assert nsqd.ask(b"REGISTER %s\n" % known.encode()) == b"OK"
@@ -182,13 +142,14 @@ def max_names(server: FlagServer) -> None:
 def crowd(server: FlagServer, most: int) -> None:
     """Assert that at most `most` connections of one address are served at a time."""
     with contextlib.ExitStack() as stack:
-        served: list[Nsqd] = []
+        served: list[LookupPeer] = []
 
         def is_full() -> bool:
             try:
-                nsqd = stack.enter_context(Nsqd(server))
-                nsqd.ask(b"PING\n")
-            except (AssertionError, ConnectionError):
+                nsqd = stack.enter_context(LookupPeer(server))
+            except ConnectionError:
+                return True
+            if not nsqd.ask(b"PING\n"):
                 return True
             served.append(nsqd)
             return False
@@ -247,8 +208,8 @@ def token_file(server: FlagServer) -> None:
 
 def require_token(server: FlagServer) -> None:
     """An nsqd without a token is refused."""
-    with Nsqd(server) as nsqd:
-        assert nsqd.say_identify("any").startswith(b"E_UNAUTHORIZED IDENTIFY a token is required")
+    with LookupPeer(server) as nsqd:
+        assert nsqd.identify("any").startswith(b"E_UNAUTHORIZED IDENTIFY a token is required")
 
 
 def audit_file(server: FlagServer) -> None:
@@ -280,52 +241,39 @@ GROUPS = {
         Row("max-connections", -1, go_compatible),
     ],
     "quiet": [
-        Row("tcp-address", "{tcp}", tcp_address),
-        Row("http-address", "{http}", http_address),
         Row("broadcast-address", "lookup.example", broadcast_address),
-        Row("inactive-producer-timeout", "150ms", inactive_producer_timeout, toml=150),
+        Row("inactive-producer-timeout", "150ms", inactive_producer_timeout),
         Row("log-level", "ERROR", log_level),
         Row("log-prefix", "<lookup> ", log_prefix),
     ],
     "verbose": [
-        Row("tcp-address", "{tcp}", tcp_address),
-        Row("http-address", "{http}", http_address),
-        Row("tombstone-lifetime", "1.5s", tombstone_lifetime, toml=1500),
+        Row("tombstone-lifetime", "1.5s", tombstone_lifetime),
         Row("log-level", "fatal", verbose),
-        Row("verbose", True, verbose, toml="true"),
+        Row("verbose", True, verbose),
     ],
     "crowded": [
-        Row("tcp-address", "{tcp}", tcp_address),
-        Row("http-address", "{http}", http_address),
         Row("max-connections", 4, max_connections),
         Row("max-names", 3, max_names),
         Row("http-token", "s3cr3t", http_token),
         Row("debug-routes", False, debug_routes),
     ],
     "guarded": [
-        Row("tcp-address", "{tcp}", tcp_address),
-        Row("http-address", "{http}", http_address),
         Row(
             "allow-broadcast-address",
             ["peer", "*.example", "10.0.0.0/8"],
             allow_broadcast_address,
-            key="allow_broadcast_addresses",
         ),
         Row("max-connections-per-address", 3, max_connections_per_address),
         Row("max-registrations", 2, max_registrations),
-        Row("http-request-timeout", "2s", http_request_timeout, toml=2000),
+        Row("http-request-timeout", "1s", http_request_timeout),
         *AS_JSON,
     ],
     "known": [
-        Row("tcp-address", "{tcp}", tcp_address),
-        Row("http-address", "{http}", http_address),
         Row("token-file", "{tokens}", token_file),
         Row("audit-file", "{data}/audit", audit_file),
         Row("require-token", True, require_token),
     ],
     "bounded log": [
-        Row("tcp-address", "{tcp}", tcp_address),
-        Row("http-address", "{http}", http_address),
         *BOUNDED,
     ],
 }
@@ -358,14 +306,13 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlagDaemons]:
 
 @pytest.mark.behaviour("nsqlookupd.TestConfigFlagParsing")
 @each_row(GROUPS)
-def test_a_flag_has_its_effect(daemons: FlagDaemons, group: str, form: str, row: Row) -> None:
-    """A flag has the same effect on the command line and in a file."""
-    row.check(daemons.server(group, form))
+def test_a_flag_has_its_effect(daemons: FlagDaemons, group: str, row: Row) -> None:
+    """A flag has its effect in a running daemon."""
+    row.check(daemons.server(group))
 
 
 def test_no_flag_is_missing() -> None:
-    """Every flag, NSQ's and sparq's, has a row with its option's key."""
+    """Every flag, NSQ's and sparq's, has a row."""
     ours = {flag.name for flag in flags_of(NsqlookupdOptions)}
     assert ours == {row.flag for rows in GROUPS.values() for row in rows}
     assert ours | {"version", "config"} == set(NSQS.split()) | OURS
-    assert_keys_are_right(NsqlookupdOptions, GROUPS)

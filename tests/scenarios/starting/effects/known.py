@@ -10,7 +10,7 @@ from pathlib import Path
 from sparq.daemon.access import tokens
 from sparq.protocol import commands
 from sparq.protocol.commands import pub
-from tests.scenarios.starting.effects.common import ADDRESSES, ERROR
+from tests.scenarios.starting.effects.common import ERROR
 from tests.scenarios.starting.effects.limits import ask
 from tests.support.flag_rows import FlagDaemons, FlagServer, Row
 from tests.support.servers import spawn_nsqlookupd
@@ -69,8 +69,7 @@ def neighbours(daemons: FlagDaemons, folder: Path) -> Iterator[None]:
 
 GROUPS = {
     "known": [
-        *ADDRESSES,
-        Row("lookupd-tcp-address", ["{asking}"], lookupd_token, key="nsqlookupd_tcp_addresses"),
+        Row("lookupd-tcp-address", ["{asking}"], lookupd_token),
         Row("lookupd-token", "{registrar}", lookupd_token),
         Row("token-file", "{tokens}", token_file),
         Row("audit-file", "{data}/audit", audit_file),

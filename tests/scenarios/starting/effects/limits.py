@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparq.protocol.commands import mpub, pub, rdy, sub
-from tests.scenarios.starting.effects.common import ADDRESSES, ERROR, refused
+from tests.scenarios.starting.effects.common import ERROR, refused
 from tests.support.flag_rows import FlagDaemons, FlagServer, Row
 from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
@@ -212,23 +212,19 @@ def neighbours(daemons: FlagDaemons, folder: Path) -> Iterator[None]:
 
 GROUPS = {
     "as Go": [
-        *ADDRESSES,
         Row("go-compatible", True, go_compatible),
         Row("broadcast-tcp-port", 70_000, go_compatible),
     ],
     "rings": [
-        *ADDRESSES,
         Row("max-topic-messages", TOPIC_MESSAGES, max_topic_messages),
         Row("drop-oldest", True, drop_oldest),
         Row("max-attempts", 2, max_attempts),
     ],
     "paced": [
-        *ADDRESSES,
         Row("max-publish-rate", RATE, max_publish_rate),
         Row("max-client-publish-rate", CLIENT_RATE, max_client_publish_rate),
     ],
     "limited": [
-        *ADDRESSES,
         Row("data-path", "{data}", make_topics),
         Row("max-topics", TOPICS, max_topics),
         Row("max-channels", CHANNELS, max_channels),

@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Iterator
 
-from tests.scenarios.starting.effects.common import ADDRESSES
 from tests.support.flag_rows import FlagDaemons, FlagServer, Row
 from tests.support.waiting import wait_for
 
@@ -80,10 +79,9 @@ def statsd_exclude_ephemeral(server: FlagServer) -> None:
 
 GROUPS = {
     "statsd": [
-        *ADDRESSES,
         Row("broadcast-address", "{name}", statsd_address),
         Row("statsd-address", "{statsd}", statsd_address),
-        Row("statsd-interval", "300ms", statsd_address, toml=300),
+        Row("statsd-interval", "300ms", statsd_address),
         Row("statsd-prefix", "here.%s", statsd_address),
         Row("statsd-mem-stats", False, statsd_mem_stats),
         Row("statsd-udp-packet-size", 130, statsd_udp_packet_size),
