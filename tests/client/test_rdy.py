@@ -126,7 +126,7 @@ def test_a_busy_connection_passes_on_its_rdy_after_hold_timeout() -> None:
 
 
 def test_probing_gives_rdy_1_to_one_connection() -> None:
-    """Blocked: no RDY; probing: RDY 1 on one connection, even if one is lost; clear: all."""
+    """Blocked: no RDY; probing: RDY 1 on one connection, also if it is idle or lost; clear: all."""
     wire = Wire(9)
     windows = [wire.add() for _ in range(3)]
 
@@ -136,9 +136,11 @@ def test_probing_gives_rdy_1_to_one_connection() -> None:
 
     wire.distributor.state = BackoffState.PROBING
     wire.distributor.plan(2)
-    probe = next(window for window in windows if window.ready)
-    assert sum(window.ready for window in windows) == 1
+    idle = next(window for window in windows if window.ready)
+    wire.distributor.rotate(60)
+    assert (idle.ready, sum(window.ready for window in windows)) == (0, 1)
 
+    probe = next(window for window in windows if window.ready)
     wire.ready.pop(probe)
     wire.remove(probe, 3)
     windows.remove(probe)
