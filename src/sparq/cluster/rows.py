@@ -6,6 +6,10 @@
    once, adds nothing. If no nsqd adds anything, the rate is unknown: None.
 2. Lags and states are those of `figures`.
 3. `..._seconds` is an age or a duration.
+4. Lists of rows are filtered, sorted and paged here (`page_of`). A column has the name of a row's
+   field; a `-` in front reverses the order. Unknown figures are last in both orders, and equal
+   rows stay in the order of the list. A filter is a text that the row's `text` must contain; upper
+   and lower case do not matter.
 """
 
 from __future__ import annotations
@@ -14,13 +18,20 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
 from msgspec import Struct, structs
 
-from sparq.cluster.figures import ChannelFigures, NsqdFigures, channel_state, is_name, lag_of
+from sparq.cluster.figures import (
+    STATES,
+    ChannelFigures,
+    NsqdFigures,
+    channel_state,
+    is_name,
+    lag_of,
+)
 from sparq.protocol.names import one_line
 
 Key: TypeAlias = tuple[str, str]
@@ -493,3 +504,78 @@ def total(rates: Iterable[float | None]) -> float | None:
     every = [*rates]
     known = [rate for rate in every if rate is not None]
     return sum(known) if known or not every else None
+
+
+# Lists
+
+LIMIT_MAX: Final = 1000
+LIMIT: Final = 50
+BY_NAME: Final = "name"
+
+
+class ListPage(NamedTuple, Generic[RowT]):
+    """A page of a list.
+
+    Attributes:
+        total: number of rows that match the filter.
+        offset, limit: the requested part of them.
+    """
+
+    rows: tuple[RowT, ...]
+    total: int
+    offset: int
+    limit: int
+
+
+def page_of(
+    rows: Sequence[RowT], *, offset: int = 0, limit: int = LIMIT, **wanted: str
+) -> ListPage[RowT]:
+    """Get a page of a list: `limit` rows after the first `offset`; `wanted`: as in `in_order`.
+
+    Raises:
+        ValueError: the column or state does not exist.
+    """
+    found = in_order(rows, **wanted)
+    return ListPage(tuple(found[offset : offset + limit]), len(found), offset, limit)
+
+
+def in_order(
+    rows: Sequence[RowT], *, sort: str = BY_NAME, filter: str = "", topic: str = "", state: str = ""
+) -> list[RowT]:
+    """All rows that match a filter, sorted.
+
+    Args:
+        rows: rows with a `text` that filters search.
+        sort: a field of the rows, or `name` for the order that they have; with `-` in front, the
+            largest first.
+        filter: only rows whose text contains this.
+        topic, state: only channels of this topic, in this state.
+
+    Raises:
+        ValueError: the column or state does not exist.
+    """
+    name, wanted, every = sort.removeprefix("-"), filter.lower(), list[Any](rows)
+    if name != BY_NAME and every and not hasattr(every[0], name):
+        fields = sorted(getattr(every[0], "__struct_fields__", ()))
+        raise ValueError(f"sort must be one of {', '.join((BY_NAME, *fields))}")
+    if state and state not in STATES:
+        raise ValueError(f"state must be one of {', '.join(STATES)}")
+    if state or topic or wanted:
+        every = [
+            row
+            for row in every
+            if (not state or row.state == state)
+            and (not topic or row.topic == topic)
+            and (not wanted or wanted in row.text.lower())
+        ]
+    if name == BY_NAME:
+        return every[::-1] if sort != name else every
+    get: Any = attrgetter(name)
+    known = [row for row in every if get(row) is not None]
+    unknown = [row for row in every if get(row) is None] if len(known) < len(every) else []
+    key = get
+    if known and isinstance(get(known[0]), tuple):
+        key = lambda row: len(get(row))  # noqa: E731 # a column of lists is sorted by their length
+    elif name == "state" and known and get(known[0]) in STATES:
+        key = lambda row: STATES.index(row.state)  # noqa: E731 # worse states come later
+    return sorted(known, key=key, reverse=sort != name) + unknown

@@ -13,9 +13,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -31,8 +31,6 @@ from sparq.nsqadmin.access import ACTION_ROLES, AdminAccess, Identity
 from sparq.nsqadmin.notify import Notifier
 from sparq.protocol.names import is_valid_name
 
-T = TypeVar("T")
-
 TOMBSTONE: Final = "tombstone_topic_producer"
 OF_NODE: Final = ("drain_node", "undrain_node", "close_client")
 OF_TOPIC: Final = ("pause_topic", "unpause_topic", "empty_topic", "delete_topic")
@@ -46,6 +44,15 @@ TYPED: Final = {
     if role == Role.ADMINISTER and not action.endswith(("_node", "_message"))
 }
 """Actions that need a typed text: the channel's name, else the topic's name, or `POLICIES`."""
+
+NEEDED: Final = {
+    **dict.fromkeys(OF_MESSAGES, ("ids",)),
+    "copy_message": ("ids", "to"),
+    "seek_channel": ("to",),
+    "close_client": ("client",),
+    "set_policies": ("policies",),
+}
+"""The arguments that an action cannot do without."""
 
 POLICIES: Final = "policies"
 OF_POLICIES: Final = ("set_policies", "drop_policies")
@@ -82,16 +89,67 @@ class ActionRequest:
     typed: str = ""
     document: bytes = b""
 
-    def argument(self, name: str, kind: type[T], default: T | None = None) -> T:
-        """An argument.
+    def mistake(self, must_type: bool) -> str:
+        """The error code if the request is invalid; "" if it is valid."""
+        of_channel, typed_name = self.action.endswith("_channel"), self.topic
+        is_valid = is_valid_name if self.action.startswith("create_") else bool
+        if self.action in OF_POLICIES:
+            typed_name = POLICIES
+        elif self.action in OF_NODE:
+            if not self.node:
+                return "INVALID_ARGUMENT"
+        elif not is_valid(self.topic):
+            return "INVALID_TOPIC"
+        elif of_channel:
+            typed_name = self.channel
+            if not is_valid(self.channel):
+                return "INVALID_CHANNEL"
+        is_wrong = must_type and self.action in TYPED and self.typed != typed_name
+        return "NAME_NOT_TYPED" if is_wrong else ""
+
+    def check_arguments(self) -> None:
+        """Raises ValueError: an argument is missing, or a copy's topic has no valid name."""
+        for name in NEEDED.get(self.action, ()):
+            if self.arguments.get(name, "") in ("", {}):
+                raise ValueError(f"{self.action} needs `{name}`")
+        if self.action == "copy_message" and not is_valid_name(self.arguments["to"]):
+            raise ValueError("`to` must be the name of a topic")
+
+    async def perform(self, fleet: Fleet) -> Report:
+        """Perform the action at the daemons; its arguments have been checked.
 
         Raises:
-            ValueError: it is missing or empty, or has another type.
+            UnknownNode: the cluster has no such node.
+            ValueError: the daemons cannot do it with these arguments.
         """
-        value = self.arguments.get(name, default)
-        if not isinstance(value, kind) or value in ("", {}):
-            raise ValueError(f"{self.action} needs `{name}`, of type {kind.__name__}")
-        return value
+        verb, _, kind = self.action.partition("_")
+        topic, node, told = self.topic, self.node, self.arguments
+        channel = self.channel if kind in ("channel", "message") else ""
+        match verb:
+            case "create":
+                return await cluster.create(fleet, topic, channel)
+            case "pause" | "unpause" | "empty" | "delete":
+                return await cluster.change(verb, fleet, topic, channel)
+            case "tombstone":
+                return await cluster.tombstone(fleet, topic, node)
+            case "seek":
+                may_skip, nodes = told.get("may_skip", True), told.get("nodes", ())
+                at = (fleet, topic, channel, told["to"])
+                return await cluster.seek(*at, may_skip=may_skip, nodes=nodes)
+            case "publish":
+                return await cluster.publish(fleet, topic, node, self.document)
+            case "close":
+                return await cluster.close_client(fleet, node, told["client"])
+            case "drain":
+                return await draining.begin(fleet, node, leave=told.get("exit", False))
+            case "undrain":
+                return await draining.end(fleet, node)
+            case "set":
+                return await policies.replace(fleet, self.document)
+            case "drop":
+                return await policies.drop(fleet)
+        to = told.get("to", "")
+        return await cluster.messages(fleet, verb, topic, channel, told["ids"], to=to)
 
 
 class Actions:
@@ -117,47 +175,42 @@ class Actions:
                 INVALID_TOPIC, INVALID_CHANNEL, INVALID_ARGUMENT, INVALID_POLICIES, NAME_NOT_TYPED;
                 404 NODE_NOT_FOUND; 503 AUDIT_UNAVAILABLE.
         """
-        if order.action not in DOING:
+        if order.action not in ACTION_ROLES:
             raise HttpError(400, "INVALID_ACTION")
         who = self._access.require(request, ACTION_ROLES[order.action])
         if order.action == "seek_channel" and Role.ADMINISTER not in who.roles:
             # Skipping unfinished messages has the effect of emptying.
             order = replace(order, arguments={**order.arguments, "may_skip": False})
-        if why := _mistake(order, must_type):
+        if why := order.mistake(must_type):
             raise HttpError(400, why)
         if await self._audit.unavailable():
             raise HttpError(503, "AUDIT_UNAVAILABLE")
-        failure, arguments = None, order.arguments
+        report, failure, arguments = Report(), None, order.arguments
         try:
-            report = await DOING[order.action](self._fleet, order)
+            order.check_arguments()
+            report = await order.perform(self._fleet)
             detail = report.text
             if order.action in OF_POLICIES:
                 arguments = {**arguments, "changes": policies.changed(report)}
         except UnknownNode as error:
-            report, detail = Report(), f"{error} is not a known node"
-            failure = HttpError(404, "NODE_NOT_FOUND")
+            detail, failure = f"{error} is not a known node", HttpError(404, "NODE_NOT_FOUND")
         except policies.DocumentRefused as error:
-            report, detail = Report(), str(error)
-            failure = HttpError(400, f"{policies.REFUSED}: {error}")
+            detail, failure = str(error), HttpError(400, f"{policies.REFUSED}: {error}")
         except ValueError as error:
-            report, detail = Report(), str(error)
-            failure = HttpError(400, "INVALID_ARGUMENT")
+            detail, failure = str(error), HttpError(400, "INVALID_ARGUMENT")
         about: dict[str, Any] = {"topic": order.topic, "channel": order.channel, "node": order.node}
         outcome: Outcome = "failed" if failure else report.result
         about |= {"arguments": arguments, "detail": detail}
         await self._audit.record(self._access.entry(request, order.action, outcome, **about))
         if failure is not None:
             raise failure
-        self._notify(request, who, order, report)
+        # As in NSQ, which notifies of a pause, an unpause and an emptying even if they failed.
+        if not report.failed or order.action.startswith(ALWAYS_TOLD):
+            self._notify(request, who, order)
         return report
 
-    def _notify(
-        self, request: web.BaseRequest, who: Identity, order: ActionRequest, report: Report
-    ) -> None:
-        # As in NSQ, which notifies of a pause, an unpause and an emptying even if they failed.
-        if not self._notifier.endpoint or (
-            report.failed and not order.action.startswith(ALWAYS_TOLD)
-        ):
+    def _notify(self, request: web.BaseRequest, who: Identity, order: ActionRequest) -> None:
+        if not self._notifier.endpoint:
             return
         remote = self._access.decide(request).shown
         about = {"topic": order.topic, "node": order.node, "remote": remote}
@@ -172,77 +225,3 @@ def error_of(step: StepOutcome) -> str:
     """Return why a step failed; a readable text if the node is a Go nsqd without this feature."""
     is_gos = step.step.startswith(OWN_STEPS) and policies.is_gos(step.error)
     return policies.GO_NODE if is_gos else step.error
-
-
-def _is_of_channel(order: ActionRequest) -> bool:
-    return order.action.endswith("_channel")
-
-
-def _mistake(order: ActionRequest, must_type: bool) -> str:
-    """Return the error code of an invalid order; "" if it is valid."""
-    is_valid: Callable[[str], bool] = is_valid_name if order.action.startswith("create_") else bool
-    typed_name = order.channel if _is_of_channel(order) else order.topic
-    if order.action in OF_POLICIES:
-        typed_name = POLICIES
-    elif order.action in OF_NODE:
-        return "" if order.node else "INVALID_ARGUMENT"
-    elif not is_valid(order.topic):
-        return "INVALID_TOPIC"
-    elif _is_of_channel(order) and not is_valid(order.channel):
-        return "INVALID_CHANNEL"
-    is_wrong = must_type and order.action in TYPED and order.typed != typed_name
-    return "NAME_NOT_TYPED" if is_wrong else ""
-
-
-def _create(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
-    return cluster.create(fleet, order.topic, order.channel if _is_of_channel(order) else "")
-
-
-def _change(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
-    channel = order.channel if _is_of_channel(order) else ""
-    return cluster.change(order.action.partition("_")[0], fleet, order.topic, channel)
-
-
-def _seek(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
-    to, may_skip = order.argument("to", str), order.argument("may_skip", bool, True)
-    nodes = order.argument("nodes", list, [])
-    of = (fleet, order.topic, order.channel, to)
-    return cluster.seek(*of, may_skip=may_skip, nodes=nodes)
-
-
-def _of_messages(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
-    verb, to = order.action.partition("_")[0], ""
-    if verb == "copy":
-        to = order.argument("to", str)
-        if not is_valid_name(to):
-            raise ValueError("`to` must be the name of a topic")
-    ids = order.argument("ids", dict)
-    return cluster.messages(fleet, verb, order.topic, order.channel, ids, to=to)
-
-
-def _set_policies(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
-    if POLICIES not in order.arguments:
-        raise ValueError("the document with the policies is missing")
-    return policies.replace(fleet, order.document)
-
-
-DOING: Final[dict[str, Callable[[Fleet, ActionRequest], Awaitable[Report]]]] = {
-    "create_topic": _create,
-    "create_channel": _create,
-    **dict.fromkeys((*OF_TOPIC, *OF_CHANNEL), _change),
-    TOMBSTONE: lambda fleet, order: cluster.tombstone(fleet, order.topic, order.node),
-    "drain_node": lambda fleet, order: draining.begin(
-        fleet, order.node, leave=order.argument("exit", bool, False)
-    ),
-    "undrain_node": lambda fleet, order: draining.end(fleet, order.node),
-    "close_client": lambda fleet, order: cluster.close_client(
-        fleet, order.node, order.argument("client", str)
-    ),
-    "seek_channel": _seek,
-    "publish_message": lambda fleet, order: cluster.publish(
-        fleet, order.topic, order.node, order.document
-    ),
-    "set_policies": _set_policies,
-    "drop_policies": lambda fleet, _: policies.drop(fleet),
-    **dict.fromkeys(OF_MESSAGES, _of_messages),
-}

@@ -13,7 +13,7 @@ from aiohttp.test_utils import make_mocked_request
 
 import sparq
 from sparq.daemon.call import Call
-from sparq.nsqadmin.pages.assets import assets
+from sparq.nsqadmin.pages.rendering import asset_path, serve_asset
 
 ROOT = Path(__file__).parents[3]
 VENDOR = Path(sparq.__file__).parent / "nsqadmin" / "static" / "vendor"
@@ -50,12 +50,12 @@ def request_file(path: str, **headers: str) -> web.Response:
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     call = Call(make_mocked_request("GET", path, sent))
     call.parameters = {"name": path.partition("?")[0].removeprefix("/static/")}
-    return assets().serve(call)
+    return serve_asset(call)
 
 
 def test_a_file_is_cached_under_its_url_with_hash() -> None:
     """A URL with the right hash is cached for a year; others are revalidated (304)."""
-    path = assets().path("icon.svg")
+    path = asset_path("icon.svg")
     named, other = request_file(path), request_file("/static/icon.svg?v=old")
     same = request_file("/static/icon.svg", If_None_Match=named.headers["ETag"])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from sparq.daemon.http import HttpError
-from sparq.nsqadmin.pages.grids import CHANNELS, Grid, grid
+from sparq.nsqadmin.pages.cluster import CHANNELS, Grid, grid
 from tests.nsqadmin.pages.test_page_request import page_request
 
 COLUMNS = [column for column in CHANNELS if column.key in ("name", "depth")]

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
 
-from sparq.nsqadmin.pages.live import AGAIN_MILLISECONDS, POLL_MILLISECONDS, STREAMS_MAX, mark
+from sparq.nsqadmin.pages.site import AGAIN_MILLISECONDS, POLL_MILLISECONDS, STREAMS_MAX, mark
 from tests.nsqadmin.pages.conftest import Site
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin.access import Identity, Role
-from sparq.nsqadmin.pages.page_request import PageRequest, query_text
+from sparq.nsqadmin.pages.rendering import PageRequest, query_text
 
 
 def page_request(path: str = "/topics", roles: Role = Role.READ, **query: str) -> PageRequest:

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from sparq.nsqadmin.pages import policies as page
-from sparq.nsqadmin.pages.words import UNKNOWN
+from sparq.nsqadmin.words import UNKNOWN
 from sparq.nsqlookupd.tcp import instant
 from tests.nsqadmin.access.cluster import cluster
 from tests.nsqadmin.pages.conftest import Site, words

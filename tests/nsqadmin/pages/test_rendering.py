@@ -11,17 +11,15 @@ from jinja2 import UndefinedError
 from markupsafe import escape
 
 from sparq.nsqadmin.access import Identity, Role
-from sparq.nsqadmin.pages.assets import assets
 from sparq.nsqadmin.pages.rendering import (
     Renderer,
     ago_time,
     as_pattern,
     breakable,
-    clock_time,
     environment,
     moment_time,
 )
-from sparq.nsqadmin.pages.words import UNKNOWN
+from sparq.nsqadmin.words import UNKNOWN
 
 READER = Identity("<i>eve", Role.READ, "token")
 
@@ -31,13 +29,13 @@ def renderer(*, uses_tokens: bool = True) -> Renderer:
     services: Any = SimpleNamespace(
         url=lambda path: f"/admin{path}", access=SimpleNamespace(uses_tokens=uses_tokens)
     )
-    return Renderer(services, assets())
+    return Renderer(services)
 
 
 def refused(who: Identity, *, uses_tokens: bool = True, **facts: str) -> str:
     """An error page."""
     words = dict.fromkeys(("title", "sentence", "hint"), "x") | {"wanted": ""}
-    return renderer(uses_tokens=uses_tokens).alone("error.html", who, **words | facts)
+    return renderer(uses_tokens=uses_tokens).alone("error.html", who, **words | facts).text or ""
 
 
 def test_texts_are_escaped() -> None:
@@ -78,12 +76,12 @@ def test_times_are_time_elements() -> None:
     seconds = 1_795_435_205.0
 
     assert f"{at}>2026-11-23 12:00:05 UTC<wbr></time>" == moment_time(seconds)
-    assert f"{at}>12:00:05<wbr></time>" == clock_time(seconds, "")
+    assert f"{at}>12:00:05<wbr></time>" == moment_time(seconds, "", 11)
     nodes = "2026-11-23T12:00:05.106243328Z"
     assert f'{at} title="{nodes}">2026-11-23 12:00:05<wbr></time>' == moment_time(nodes, "")
     for text in ("2026-11-23T12:00:05+01:00", "earliest", "<Today>", "2026-11-23"):
         assert escape(text) == moment_time(text)
-    unknown = [moment_time(None), moment_time(""), clock_time(-1.0), ago_time(None, 0)]
+    unknown = [moment_time(None), moment_time(""), moment_time(-1.0), ago_time(None, 0)]
     assert [UNKNOWN] * 4 == unknown
     assert f'<time class="ago" {at[6:]} title="2026-11-23 12:00:05 UTC">5 s ago</time>' == ago_time(
         seconds, seconds + 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from sparq.cluster.cluster_stats import LATENCY
-from sparq.nsqadmin.pages.topics import delivery, latencies
+from sparq.nsqadmin.pages.cluster import delivery, latencies
 from tests.nsqadmin.pages.conftest import Site, words
 from tests.support.waiting import until
 

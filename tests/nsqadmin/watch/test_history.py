@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from sparq.nsqadmin.watch.history import History
+from sparq.nsqadmin.watch.history import History, Series
 from tests.nsqadmin.watch.figures import Cluster, channel, stats, topic
 
 
@@ -28,13 +28,12 @@ def test_cluster_topics_channels_and_nodes_have_series() -> None:
     times = [1_000_000.0, 1_000_010.0, 1_000_020.0, 1_000_030.0]
     depth, rates = [0.0, 20.0, 40.0, 60.0], [None, 2.0, 2.0, 2.0]
     lags, zeros = [0.0, 1.0, 2.0, 3.0], [None, 0.0, 0.0, 0.0]
-    topic_series = {"time": times, "depth": depth, "in_rate": rates, "lag_seconds": lags}
-    assert topic_series == kept.series(("topic", "t")).document()
-    expected = {**topic_series, "out_rate": zeros}
-    assert expected == kept.series(("channel", "t", "c")).document()
-    node = {"time": times, "depth": depth, "in_rate": rates, "out_rate": zeros}
-    assert node == kept.series(("node", "a:4151")).document()
-    total = kept.series("cluster").document()
+    of_topic = {"depth": depth, "in_rate": rates, "lag_seconds": lags}
+    assert Series(times, of_topic) == kept.series("topic", "t")
+    assert Series(times, of_topic | {"out_rate": zeros}) == kept.series("channel", "t", "c")
+    of_node = {"depth": depth, "in_rate": rates, "out_rate": zeros}
+    assert Series(times, of_node) == kept.series("node", "a:4151")
+    total = kept.series("cluster").values
     assert (depth, rates) == (total["depth"], total["in_rate"])
 
 
@@ -42,8 +41,8 @@ def test_unknown_topics_and_nodes_have_no_figures() -> None:
     """An unknown topic has an empty series, an unknown node one of unknown figures."""
     kept = grown(2).builder.history
 
-    assert {"time": []} == kept.series(("topic", "nowhere")).document()
-    assert [None, None] == kept.series(("node", "x:1")).values["depth"]
+    assert Series([], {}) == kept.series("topic", "nowhere")
+    assert [None, None] == kept.series("node", "x:1").values["depth"]
 
 
 def test_figures_before_a_channel_existed_are_unknown() -> None:
@@ -53,16 +52,16 @@ def test_figures_before_a_channel_existed_are_unknown() -> None:
     cluster.snapshot()
 
     kept = cluster.builder.history
-    assert [None, None, 3.0] == kept.series(("channel", "t", "new")).values["depth"]
-    assert [0.0, 20.0, None] == kept.series(("channel", "t", "c")).values["depth"]
+    assert [None, None, 3.0] == kept.series("channel", "t", "new").values["depth"]
+    assert [0.0, 20.0, None] == kept.series("channel", "t", "c").values["depth"]
 
 
 def test_steps_are_ten_seconds_apart() -> None:
     """Steps are 10 s apart, although snapshots are made every 2 s."""
     cluster = grown(31, step=2.0)
 
-    assert 7 == cluster.builder.history.steps
     times = cluster.builder.history.series("cluster").times
+    assert 7 == len(times)
     assert all(b - a == 10.0 for a, b in itertools.pairwise(times))
 
 
@@ -70,7 +69,7 @@ def test_steps_older_than_an_hour_are_dropped() -> None:
     """Steps that are older than an hour are dropped."""
     kept = grown(400).builder.history
 
-    assert 361 == kept.steps
+    assert 361 == len(kept.series("cluster").times)
     assert kept.size_bytes == 361 * 2 * 12
 
 
@@ -105,7 +104,6 @@ def test_many_new_names_drop_old_steps() -> None:
         cluster.snapshot()
 
     assert 4320 == cluster.builder.history.size_bytes
-    assert 9 == cluster.builder.history.steps
 
 
 def test_growth_is_the_rate_of_the_last_minute() -> None:
@@ -135,12 +133,12 @@ def test_a_sparkline_has_few_points_and_the_last_one() -> None:
     """A spark has the given number of points, enough for a line in a table cell."""
     kept = grown(100).builder.history
 
-    spark = kept.spark(("channel", "t", "c"), points=10)
+    spark = kept.spark("t", "c", points=10)
 
     depths = spark.values["depth"]
     assert 10 == len(spark.times) == len(depths)
     assert 99 * 20.0 == depths[-1]
-    assert [None] * 10 == kept.spark(("channel", "t", "none"), points=10).values["depth"]
+    assert [None] * 10 == kept.spark("t", "none", points=10).values["depth"]
 
 
 def test_a_sparkline_has_a_gap_where_this_process_stood_still() -> None:
@@ -153,7 +151,7 @@ def test_a_sparkline_has_a_gap_where_this_process_stood_still() -> None:
         cluster.snapshot()
 
     for points in (5, 10, 24):
-        spark = cluster.builder.history.spark(("channel", "t", "c"), points=points)
+        spark = cluster.builder.history.spark("t", "c", points=points)
         assert 1 == spark.values["depth"].count(None)
         assert spark.times == sorted(spark.times)
 
@@ -177,7 +175,7 @@ def test_a_node_that_returns_with_a_backlog_is_no_growth() -> None:
     cluster.answers("b:4151", None, state="gone")
     cluster.now += 10
     cluster.snapshot()
-    series = cluster.builder.history.series(("node", "b:4151")).values["depth"]
+    series = cluster.builder.history.series("node", "b:4151").values["depth"]
     assert [50_000.0, None] == series[-2:]
 
 
@@ -186,8 +184,8 @@ def test_a_series_has_a_gap_where_steps_are_missing() -> None:
     cluster = grown(3)
     cluster.now += 600
     cluster.snapshot()
-    for of in ("cluster", ("topic", "t"), ("channel", "t", "c"), ("node", "a:4151")):
-        found = cluster.builder.history.series(of)
+    for of in (("cluster",), ("topic", "t"), ("channel", "t", "c"), ("node", "a:4151")):
+        found = cluster.builder.history.series(*of)
         assert [20.0, 40.0, None, 40.0] == found.values["depth"][-4:], of
         assert found.times == sorted(found.times)
         assert len(found.times) == len(found.values["depth"]) == 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sparq.nsqadmin.pages.words import UNKNOWN
+from sparq.nsqadmin.words import UNKNOWN
 from sparq.protocol.commands import rdy, sub
 from tests.scenarios.admin_pages.browser import Reader
 from tests.scenarios.admin_pages.cluster import Cluster, order

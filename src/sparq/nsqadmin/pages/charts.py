@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from sparq.nsqadmin.pages import words
+from sparq.nsqadmin import words
 
 Values = Sequence[float | None]
 TABLE_ROWS: Final = 13
@@ -31,6 +31,10 @@ class Line(NamedTuple):
     values: Values
     unit: str = ""
 
+    def figure(self, value: float | None) -> str:
+        """A figure as a text: a whole number if the line counts."""
+        return words.rate(value) if self.unit else words.grouped(value)
+
 
 @dataclass(frozen=True)
 class Chart:
@@ -40,8 +44,10 @@ class Chart:
         id: id of its HTML element.
         data: JSON for `charts.js`.
         count: number of its points.
+        is_empty: whether there are too few points to draw.
         span: how long its times last, as a text.
         sentences: its content: sentences, each with the time at its end (0.0: none).
+        summary: the same as a text.
         rows: (time, figures) of the table, the latest first.
     """
 
@@ -50,83 +56,68 @@ class Chart:
     lines: Sequence[Line]
     data: str
     count: int
+    is_empty: bool
     span: str
     sentences: Sequence[tuple[str, float]]
+    summary: str
     rows: Sequence[tuple[float, Sequence[str]]]
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there are too few points to draw."""
-        return self.count < 2
-
-    @property
-    def summary(self) -> str:
-        """Its sentences as a text."""
-        said = (f"{text} {words.clock(at)} UTC" if at else text for text, at in self.sentences)
-        return "".join(f"{one}. " for one in said).strip()
 
 
 def chart(
     name: str, title: str, times: Sequence[float], lines: Sequence[Line], *, bars: bool = False
 ) -> Chart:
     """Build a chart of lines, or bars, over the same times in seconds since 1970."""
-    step = -(-len(times) // POINTS_MAX) or 1
+    step, last = -(-len(times) // POINTS_MAX) or 1, len(times) - 1
     # Counted from the end, so that the newest figure is always included. A point without figures is
     # kept: it is all that keeps a line from being drawn over a gap.
-    last = len(times) - 1
     kept = [
         place
         for place in range(len(times))
         if (last - place) % step == 0 or all(line.values[place] is None for line in lines)
     ]
-    data = {
-        "times": [round(times[place], 3) for place in kept],
-        "series": [
-            {
-                "label": line.label,
-                "unit": line.unit,
-                "values": [_rounded(line.values[place]) for place in kept],
-            }
-            for line in lines
-        ],
-    }
-    text = json.dumps(data | {"bars": bars}, separators=(",", ":"))
-    span = words.seconds(times[-1] - times[0]) if times else ""
+    series = [
+        {
+            "label": line.label,
+            "unit": line.unit,
+            "values": [
+                None if value is None else round(value, 0 if abs(value) >= 100 else 2)
+                for value in map(line.values.__getitem__, kept)
+            ],
+        }
+        for line in lines
+    ]
+    data = {"times": [round(times[place], 3) for place in kept], "series": series, "bars": bars}
     sentences = [(SCALE_OF_BARS, 0.0)] if bars else _sentences(times, lines)
-    return Chart(name, title, lines, text, len(kept), span, sentences, _rows(times, lines))
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 0 if abs(value) >= 100 else 2)
-
-
-def _figure(value: float | None, line: Line) -> str:
-    """A figure of a line: a whole number if it counts."""
-    return words.rate(value) if line.unit else words.grouped(value)
+    told = (f"{text} {words.moment(at)[11:]} UTC" if at else text for text, at in sentences)
+    every = max(1, last // (TABLE_ROWS - 1))
+    return Chart(
+        id=name,
+        title=title,
+        lines=lines,
+        data=json.dumps(data, separators=(",", ":")),
+        count=len(kept),
+        is_empty=len(kept) < 2,
+        span=words.seconds(times[-1] - times[0]) if times else "",
+        sentences=sentences,
+        summary=" ".join(f"{one}." for one in told),
+        rows=[
+            (times[place], [line.figure(line.values[place]) for line in lines])
+            for place in range(last, -1, -every)
+        ],
+    )
 
 
 def _sentences(times: Sequence[float], lines: Sequence[Line]) -> list[tuple[str, float]]:
     sentences = []
     for line in lines:
-        known = [
-            (value, at) for value, at in zip(line.values, times, strict=True) if value is not None
-        ]
-        if not known:
-            continue
-        most, when = max(known)
-        now = line.values[-1]  # unknown if its node is gone
-        said = "unknown" if now is None else f"{_figure(now, line)}{line.unit}"
-        text = f"{line.label}: now {said}, at most {_figure(most, line)}{line.unit} at"
-        sentences.append((text, when))
+        pairs = zip(line.values, times, strict=True)
+        most, when = max(((value, at) for value, at in pairs if value is not None), default=(0, -1))
+        if when >= 0:
+            now = line.values[-1]  # unknown if its node is gone
+            said = "unknown" if now is None else f"{line.figure(now)}{line.unit}"
+            text = f"{line.label}: now {said}, at most {line.figure(most)}{line.unit} at"
+            sentences.append((text, when))
     return sentences
-
-
-def _rows(times: Sequence[float], lines: Sequence[Line]) -> list[tuple[float, list[str]]]:
-    step = max(1, (len(times) - 1) // (TABLE_ROWS - 1)) if len(times) > 1 else 1
-    places = range(len(times) - 1, -1, -step)
-    return [
-        (times[place], [_figure(line.values[place], line) for line in lines]) for place in places
-    ]
 
 
 def spark(times: Sequence[float], values: Values) -> str:
@@ -139,10 +130,8 @@ def spark(times: Sequence[float], values: Values) -> str:
         return ""
     most, path, verb = max(known) or 1.0, [], "M"
     for at, value in zip(times, values, strict=True):
-        if value is None:
-            verb = "M"
-            continue
-        x = 100 * (at - times[0]) / (times[-1] - times[0])
-        path.append(f"{verb}{x:.0f},{19 - value * 18 / most:.1f}")
-        verb = "L"
+        if value is not None:
+            x = 100 * (at - times[0]) / (times[-1] - times[0])
+            path.append(f"{verb}{x:.0f},{19 - value * 18 / most:.1f}")
+        verb = "M" if value is None else "L"
     return "".join(path)

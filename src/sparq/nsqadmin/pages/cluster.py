@@ -1,29 +1,220 @@
-"""Pages about the whole cluster: overview, counter, nodes, nsqlookupds, audit log.
+"""Pages with figures: overview, counter, topics, channels, consumers, nodes, nsqlookupds, audit.
 
-The overview shows the cluster's figures and, in words, what needs attention. Both come from the
-watch's last snapshot and its history: viewing the page queries no daemon.
+1. Figures come from the watch's last snapshot and its history: viewing a page queries no daemon.
+   The page of a topic or channel also fetches its latencies and consumers, once for all viewers,
+   and, when it is opened, the settings made by policies.
+2. Pages of connections ask the nodes themselves. For one connection only its node is asked, with
+   `/stats?client=`; Go's nsqd ignores `client` and lists all clients of the channel, and cannot
+   close a connection: its page has no button for it, and says so.
+3. The server sorts, filters and pages lists (`cluster.rows`): a browser gets 50 rows out of ten
+   thousand. The whole state of a list is in the URL.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-from typing import Any
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
-from sparq.cluster.rows import ChannelRow
+from msgspec import structs
+
+from sparq.cluster.cluster_stats import LATENCY, Document
+from sparq.cluster.figures import DELIVERY, STATES, Client
+from sparq.cluster.rows import LIMIT_MAX, ChannelRow, page_of
 from sparq.daemon.access.audit import FILTERS
 from sparq.daemon.access.audit_file import OUTCOMES
 from sparq.daemon.http import HttpError
+from sparq.nsqadmin import words
 from sparq.nsqadmin.pages.charts import Chart, Line, chart, spark
-from sparq.nsqadmin.pages.grids import CHANNELS, NODES, TOPICS, GridColumn, grid
-from sparq.nsqadmin.pages.page_request import PageRequest, PageView
-from sparq.nsqadmin.watch import paging
-from sparq.nsqadmin.watch.attention import node_link
+from sparq.nsqadmin.pages.policies import settings
+from sparq.nsqadmin.pages.rendering import PageRequest, PageView
+from sparq.nsqadmin.watch.attention import channel_link, node_link
+from sparq.protocol.names import one_line
 
 RANKED = 8
 ENTRIES = 100
 TOMBSTONES_MAX = 1000
-COUNTED = (GridColumn("messages", "Messages"), GridColumn("in_rate", "In/s", "rate"))
+LIMITS: Final = (50, 200, 1000)
+
+# Lists
+
+
+class GridColumn(NamedTuple):
+    """A column.
+
+    Attributes:
+        key: the row's field, also used to sort by.
+        label: its heading.
+        kind: how `parts.html` formats a cell.
+        title: an explanation, if the heading is not enough.
+        priority: 1 is shown everywhere, 2 not on a phone, 3 only on a wide screen.
+        ascending: whether the first click sorts the smallest figures first.
+    """
+
+    key: str
+    label: str
+    kind: str = "count"
+    title: str = ""
+    priority: int = 1
+    ascending: bool = False
+
+
+CHANNELS: Final = (
+    GridColumn("name", "Channel", "channel", ascending=True),
+    GridColumn("state", "State", "channel_state", priority=2),
+    GridColumn(
+        "depth", "Waiting", "count", "waiting messages, without those in flight or deferred"
+    ),
+    GridColumn("lag_seconds", "Lag", "lag", "age of the oldest waiting message"),
+    GridColumn("in_rate", "In/s", "rate", "messages arriving per second", 2),
+    GridColumn("out_rate", "Out/s", "rate", "messages finished per second", 2),
+    GridColumn(
+        "growth", "Trend", "signed", "change of waiting messages per second, last minute", 3
+    ),
+    GridColumn(
+        "clear_seconds", "Clear in", "seconds", "until no messages wait, at the current rates", 3
+    ),
+    GridColumn("in_flight", "In flight", "count", "delivered to consumers, not finished yet", 2),
+    GridColumn("deferred", "Deferred", "count", "messages that are not due yet", 3),
+    GridColumn("requeue_rate", "Requeued/s", "rate", "", 3),
+    GridColumn("timeout_rate", "Timed out/s", "rate", "", 3),
+    GridColumn("clients", "Consumers", "count", "connections", 2),
+)
+TOPICS: Final = (
+    GridColumn("name", "Topic", "topic", ascending=True),
+    GridColumn("waiting", "Waiting", "count", "waiting messages of the topic and all its channels"),
+    GridColumn("lag_seconds", "Lag", "topic_lag", "lag of its slowest channel"),
+    GridColumn("in_rate", "In/s", "rate", "messages published per second"),
+    GridColumn("byte_rate", "Bytes/s", "size", "bytes published per second", 3),
+    GridColumn("out_rate", "Out/s", "rate", "messages finished per second, over all channels", 2),
+    GridColumn("in_flight", "In flight", "count", "", 3),
+    GridColumn("deferred", "Deferred", "count", "", 3),
+    GridColumn("channels", "Channels", "count", "", 2),
+    GridColumn("clients", "Consumers", "count", "connections", 2),
+    GridColumn("nodes", "Nodes", "count", "nsqds that have the topic", 3),
+    GridColumn("messages", "Messages", "count", "published since each nsqd started", 3),
+)
+NODES: Final = (
+    GridColumn("address", "Node", "node", ascending=True),
+    GridColumn("state", "State", "node_state"),
+    GridColumn("waiting", "Waiting", "count", "messages waiting at this node"),
+    GridColumn("in_rate", "In/s", "rate", "", 2),
+    GridColumn("out_rate", "Out/s", "rate", "", 2),
+    GridColumn("clients", "Consumers", "count", "", 2),
+    GridColumn("topics", "Topics", "count", "", 2),
+    GridColumn("channels", "Channels", "count", "", 3),
+    GridColumn("version", "Version", "version", "", 2, ascending=True),
+    GridColumn("health", "Disk", "health", "", 3, ascending=True),
+    GridColumn("zone", "Zone", "zone", "", 3, ascending=True),
+    GridColumn("lookupds", "nsqlookupds", "lookupds", "nsqlookupds that list the node", 3),
+)
+CLIENTS: Final = (
+    GridColumn("hostname", "Host", "client", ascending=True),
+    GridColumn("user_agent", "Program", "text", "", 2, ascending=True),
+    GridColumn("connections", "Connections", "count"),
+    GridColumn("in_flight", "In flight", "count", "", 2),
+    GridColumn("ready", "Ready", "count", "messages accepted at a time (RDY)", 3),
+    GridColumn("finished", "Finished", "count", "", 2),
+    GridColumn("requeued", "Requeued", "count", "", 3),
+    GridColumn("nodes", "Nodes", "count", "", 3),
+    GridColumn("connected_at", "Connected", "ago", "age of the oldest connection", 3),
+)
+
+
+CONNECTIONS: Final = (
+    GridColumn("remote_address", "Connection", "connection", ascending=True),
+    GridColumn("hostname", "Host", "text", "", 2, ascending=True),
+    GridColumn("user_agent", "Program", "text", "", 3, ascending=True),
+    GridColumn("node", "Node", "text", "", 3, ascending=True),
+    GridColumn("ready_count", "Ready", "count", "messages accepted at a time (RDY)"),
+    GridColumn("in_flight_count", "In flight", "count", "delivered to it, not finished yet"),
+    GridColumn("finish_count", "Finished", "count", "", 2),
+    GridColumn("requeue_count", "Requeued", "count", "", 3),
+    GridColumn("connect_ts", "Connected", "ago", "", 2),
+)
+COUNTED: Final = (GridColumn("messages", "Messages"), GridColumn("in_rate", "In/s", "rate"))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A page of a list, and the links to its other pages.
+
+    Attributes:
+        heads: (column, link that sorts by it, `aria-sort` or "").
+        first, last: the numbers of the page's rows in the list, counted from 1.
+        limits: (rows per page, link, whether they are these).
+    """
+
+    columns: Sequence[GridColumn]
+    heads: Sequence[tuple[GridColumn, str, str]]
+    rows: Sequence[Any]
+    total: int
+    first: int
+    last: int
+    previous: str
+    next: str
+    filter: str
+    limits: Sequence[tuple[int, str, bool]]
+
+
+def grid(
+    request: PageRequest,
+    columns: Sequence[GridColumn],
+    rows: Sequence[Any],
+    *,
+    default: str,
+    prefix: str = "",
+    **of: Any,
+) -> Grid:
+    """Build the page of a list that the query asks for.
+
+    Args:
+        default: the sort order if the query has none.
+        prefix: prefix of the parameters' names, for a page with several lists.
+        of: `topic` or `state`: only such channels.
+
+    Raises:
+        HttpError: 400 if the query asks for a column or page that cannot exist.
+    """
+    sort = request.query.get(f"{prefix}sort") or default
+    wanted = request.query.get(f"{prefix}filter", "")
+    offset = request.number(f"{prefix}offset", 0, 0, 10_000_000)
+    limit = request.number(f"{prefix}limit", LIMITS[0], 1, LIMIT_MAX)
+    try:
+        page = page_of(rows, sort=sort, filter=wanted, offset=offset, limit=limit, **of)
+    except ValueError as error:
+        raise HttpError(400, str(error)) from None
+
+    def to(**changes: object) -> str:
+        return request.here(**{f"{prefix}{name}": value for name, value in changes.items()})
+
+    is_descending = sort.startswith("-")
+    heads = []
+    for column in columns:
+        # A second click on the sorted column reverses the order.
+        is_sorted = sort.removeprefix("-") == column.key
+        goes_up = is_descending if is_sorted else column.ascending
+        link = to(sort=column.key if goes_up else f"-{column.key}", offset="")
+        order = ("descending" if is_descending else "ascending") if is_sorted else ""
+        heads.append((column, link, order))
+    return Grid(
+        columns=columns,
+        heads=heads,
+        rows=page.rows,
+        total=page.total,
+        first=offset + 1,
+        last=offset + len(page.rows),
+        previous=to(offset=max(0, offset - limit) or "") if offset else "",
+        next=to(offset=offset + limit) if offset + limit < page.total else "",
+        filter=wanted,
+        limits=[(n, to(limit="" if n == LIMITS[0] else n, offset=""), n == limit) for n in LIMITS],
+    )
+
+
+# The cluster
 
 
 async def overview(request: PageRequest) -> PageView:
@@ -53,7 +244,7 @@ async def counter(request: PageRequest) -> PageView:
 
 def charts_of(request: PageRequest, *of: str) -> dict[str, Chart]:
     """The charts of a subject of the history: rates and waiting messages."""
-    series = request.services.watch.history.series("cluster" if of == ("cluster",) else of)
+    series = request.services.watch.history.series(*of)
     values, unknown = series.values, [None] * len(series.times)
     # A topic has no finish rate: each of its channels has one.
     rates = [
@@ -70,16 +261,45 @@ def charts_of(request: PageRequest, *of: str) -> dict[str, Chart]:
 
 def ranked(request: PageRequest, key: str) -> list[tuple[ChannelRow, int, str]]:
     """The top channels by a figure: row, percent of the largest figure, path of the last hour."""
-    rows = paging.page(request.snapshot.channels, sort=f"-{key}", limit=RANKED).rows
-    figures = [(row, getattr(row, key)) for row in rows]
-    most = max((value for _, value in figures if value and math.isfinite(value)), default=0) or 1
-    found = []
+    rows = page_of(request.snapshot.channels, sort=f"-{key}", limit=RANKED).rows
+    figures = [(row, getattr(row, key)) for row in rows if getattr(row, key)]
+    most = max((value for _, value in figures if math.isfinite(value)), default=1)
+    history, found = request.services.watch.history, []
     for row, value in figures:
-        if value:
-            past = request.services.watch.history.spark(("channel", row.topic, row.channel))
-            part = round(100 * min(1.0, value / most))
-            found.append((row, part, spark(past.times, past.values["depth"])))
+        past = history.spark(row.topic, row.channel)
+        path = spark(past.times, past.values["depth"])
+        found.append((row, round(100 * min(1.0, value / most)), path))
     return found
+
+
+async def lookup(request: PageRequest) -> PageView:
+    """The page of nsqlookupds, with the topics that no nsqd has."""
+    found = await request.services.fleet.without_producers()
+    facts = {"inactive": sorted(found.value.items()), "trouble": found.text}
+    return PageView("lookup.html", "Lookup", facts)
+
+
+async def audit(request: PageRequest) -> PageView:
+    """The audit log, newest entries first."""
+    filters, log = {name: request[name] for name in FILTERS}, request.services.audit
+    found = await log.page(request["before"], ENTRIES, filters)
+    entries = []
+    for entry in found.entries:
+        told = entry.get("arguments") or ""
+        line = told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
+        entries.append((entry, line))
+    facts = {
+        "entries": entries,
+        "next": request.here(before=found.next) if found.next else "",
+        "first": request.here(before="") if request["before"] else "",
+        "filters": filters,
+        "outcomes": OUTCOMES,
+        "is_kept": log.is_kept,
+    }
+    return PageView("audit.html", "Audit", facts, is_live=False)
+
+
+# Nodes
 
 
 async def nodes(request: PageRequest) -> PageView:
@@ -89,7 +309,7 @@ async def nodes(request: PageRequest) -> PageView:
     facts = {
         "list": grid(request, NODES, snapshot.nodes, default="address"),
         "notices": snapshot.notices_at("/nodes", "/nodes?sort=version", *links),
-        "query": {"sort": request.query.get("sort", "")},
+        "query": {"sort": request["sort"]},
     }
     return PageView("nodes.html", "Nodes", facts)
 
@@ -112,34 +332,184 @@ async def node(request: PageRequest) -> PageView:
         "channels": grid(request, CHANNELS, at.channels, default="-depth", prefix="c"),
         "notices": snapshot.notices_at(node_link(address)),
         "tombstones": [key[0] for key in at.topics.keys[:TOMBSTONES_MAX]],
-        **request.rights,
     }
     return PageView("node.html", found.hostname or address, facts)
 
 
-async def lookup(request: PageRequest) -> PageView:
-    """The page of nsqlookupds, with the topics that no nsqd has."""
-    found = await request.services.fleet.without_producers()
-    facts = {"inactive": sorted(found.value.items()), "trouble": found.text, **request.rights}
-    return PageView("lookup.html", "Lookup", facts)
+# Topics and channels
 
 
-async def audit(request: PageRequest) -> PageView:
-    """The audit log, newest entries first."""
-    filters = {name: request.query.get(name, "") for name in FILTERS}
-    found = await request.services.audit.page(request.query.get("before", ""), ENTRIES, filters)
+async def topics(request: PageRequest) -> PageView:
+    """All topics, or with `?view=channels` all channels, a page at a time."""
+    of_channels, state = request["view"] == "channels", request["state"]
+    snapshot, unplaced = request.snapshot, []
+    if of_channels:
+        found = grid(request, CHANNELS, snapshot.channels, default="name", state=state)
+    else:
+        found = grid(request, TOPICS, snapshot.topics, default="name")
+        if snapshot.lookupds:
+            unplaced = await request.services.watch.unplaced()
+    chips = [(word, request.here(state=word, offset=""), state == word) for word in STATES]
     facts = {
-        "entries": [(entry, _arguments(entry)) for entry in found.entries],
-        "next": request.here(before=found.next) if found.next else "",
-        "first": request.here(before="") if request.query.get("before") else "",
-        "filters": filters,
-        "outcomes": OUTCOMES,
-        "is_kept": request.services.audit.is_kept,
+        "list": found,
+        "unplaced": [name for name in unplaced if found.filter.lower() in name.lower()],
+        "of_channels": of_channels,
+        "states": [("all", request.here(state="", offset=""), not state), *chips],
+        "query": {name: request[name] for name in ("view", "sort", "state", "limit", "filter")},
     }
-    return PageView("audit.html", "Audit", facts, is_live=False)
+    return PageView("topics.html", "Channels" if of_channels else "Topics", facts)
 
 
-def _arguments(entry: dict[str, Any]) -> str:
-    """The arguments of an audit entry, apart from topic and channel, in one line."""
-    found = entry.get("arguments") or ""
-    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+async def topic(request: PageRequest) -> PageView:
+    """One topic: its figures, channels and nodes."""
+    name, snapshot = request.parameters["topic"], request.snapshot
+    row = snapshot.topics.find(name)
+    facts: dict[str, Any] = {"row": row, "name": name, "has_log": snapshot.has_log}
+    if row is None:
+        return PageView("topic.html", name, facts, status=404)
+    detail, held = await asyncio.gather(
+        request.services.watch.detail(name), settings(request, name)
+    )
+    columns = (CHANNELS[0]._replace(label="Name"), *CHANNELS[1:])
+    facts |= {
+        **charts_of(request, "topic", name),
+        "channels": grid(request, columns, snapshot.channels, default="name", topic=name),
+        "nodes": snapshot.topic_nodes(name),
+        "latencies": latencies(detail.topic),
+        **held,
+    }
+    return PageView("topic.html", name, facts)
+
+
+async def channel(request: PageRequest) -> PageView:
+    """One channel: its figures, consumers and nodes."""
+    of, name = request.parameters["topic"], request.parameters["channel"]
+    snapshot, title = request.snapshot, f"{of}/{name}"
+    row = snapshot.channels.find(of, name)
+    facts: dict[str, Any] = {"row": row, "name": name, "has_log": snapshot.has_log}
+    if row is None:
+        return PageView("channel.html", title, facts, status=404)
+    detail, held = await asyncio.gather(
+        request.services.watch.detail(of, name), settings(request, of, name)
+    )
+    facts |= {
+        **charts_of(request, "channel", of, name),
+        "notices": snapshot.notices_at(channel_link(of, name)),
+        "clients": grid(request, CLIENTS, detail.clients, default="-connections"),
+        "nodes": snapshot.channel_nodes(of, name),
+        "latencies": latencies(detail.channel),
+        "delivery": delivery(detail.channel),
+        **held,
+    }
+    return PageView("channel.html", title, facts)
+
+
+def latencies(stats: Document | None) -> list[tuple[str, str]]:
+    """Rows about the end-to-end latency; empty if it is not measured."""
+    return [
+        (f"End to end, {each['quantile']:.4g} quantile", words.latency(each["average"]))
+        for each in (stats[LATENCY]["percentiles"] if stats else None) or ()
+    ]
+
+
+def delivery(stats: Document | None) -> list[tuple[str, str]]:
+    """How many messages went to consumers in the same zone, in the same region, and elsewhere."""
+    counts = [stats.get(name, 0) for name in DELIVERY] if stats else []
+    total = sum(counts)
+    if not total or total == counts[-1]:
+        return []  # no nsqd has a zone or region configured
+    labels = ("in the same zone", "in the same region", "elsewhere")
+    return [
+        (f"Delivered {label}", f"{words.grouped(n)} ({100 * n / total:.0f} %)")
+        for label, n in zip(labels, counts, strict=True)
+    ]
+
+
+# Connections
+
+
+class ConsumerConnection(Client, gc=False):
+    """One connection; `node` is the address of its nsqd."""
+
+    node: str = ""
+
+    @property
+    def text(self) -> str:
+        """What filters search."""
+        return f"{self.remote_address} {self.hostname} {self.client_id} {self.node}"
+
+
+async def _connections(
+    request: PageRequest, addresses: Collection[str], client: str = ""
+) -> tuple[list[ConsumerConnection], dict[str, str]]:
+    """The connections to a channel at these nodes, and why nodes did not answer.
+
+    Raises:
+        HttpError: 400 if the query names no channel.
+    """
+    topic, channel, fleet = request["topic"], request["channel"], request.services.fleet
+    if not topic or not channel:
+        raise HttpError(400, "Connections are those of a channel: start from its page.")
+    nodes = [seen.node for seen in request.snapshot.observed if seen.node.address in addresses]
+    answers, errors = await fleet.each(
+        nodes, lambda n: fleet.node_stats(n.at, topic, channel, clients=True, client=client)
+    )
+    found = []
+    for node, figures in answers.items():
+        for *of, one in figures.clients():
+            told: dict[str, Any] = structs.asdict(one) if of == [topic, channel] else {}
+            # Texts that clients send about themselves.
+            told |= {name: one_line(text) for name, text in told.items() if isinstance(text, str)}
+            found += [ConsumerConnection(**told, node=node)] if told else []
+    return found, errors
+
+
+async def connections(request: PageRequest) -> PageView:
+    """The connections to a channel, at all nodes, optionally only those of a host and program."""
+    topic, channel = request["topic"], request["channel"]
+    there = [row.address for row, _ in request.snapshot.topic_nodes(topic) if row.state != "gone"]
+    found, errors = await _connections(request, there)
+    if request.snapshot.topics.find(topic) is None:
+        raise HttpError(404, "TOPIC_NOT_FOUND")
+    wanted = {name: request[name] for name in ("hostname", "user_agent")}
+    rows = [
+        one
+        for one in found
+        if all(value in ("", getattr(one, name)) for name, value in wanted.items())
+    ]
+    facts = {
+        "wanted": [value for value in wanted.values() if value],
+        "query": {**wanted, "topic": topic, "channel": channel},
+        "list": grid(request, CONNECTIONS, rows, default="hostname"),
+        "warnings": [f"{node} did not answer: {why}." for node, why in errors.items()],
+    }
+    return PageView("connections.html", f"Connections of {topic}/{channel}", facts, is_live=False)
+
+
+async def connection(request: PageRequest) -> PageView:
+    """One connection; with status 404 once it is closed."""
+    address, client = request["node"], request["client"]
+    found, errors = await _connections(request, (address,), client)
+    row = request.snapshot.node(address)
+    if row is None:
+        raise HttpError(404, "NODE_NOT_FOUND")
+    if errors:
+        raise HttpError(502, f"UPSTREAM_ERROR: {address}: {errors[address]}")
+    one = next((one for one in found if one.remote_address == client), None)
+    layers = {}
+    if one is not None:
+        states = {0: "not subscribed", 3: "subscribed", 4: "closing its subscription"}
+        known = [text for text in (one.tls_version, one.tls_cipher_suite) if text]
+        layers = {
+            "State": states.get(one.state, str(one.state)),
+            "TLS": ", ".join(known) or ("yes" if one.tls else "none"),
+            "Compression": "deflate" if one.deflate else "snappy" if one.snappy else "none",
+        }
+    facts = {
+        "client": client,
+        "node": row,
+        "one": one,
+        "layers": layers,
+        "may_close": request.rights["may_operate"] and row.is_sparq and client,
+    }
+    return PageView("connection.html", f"Connection {client}", facts, 404 if one is None else 200)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs
 
@@ -22,6 +22,7 @@ from sparq.cluster import policies
 from sparq.cluster.actions import STAYS_AWAY, Report
 from sparq.daemon.http import Call, HttpError
 from sparq.daemon.routes import Handler
+from sparq.nsqadmin import words
 from sparq.nsqadmin.actions import (
     OF_CHANNEL,
     OF_MESSAGES,
@@ -33,19 +34,14 @@ from sparq.nsqadmin.actions import (
     error_of,
 )
 from sparq.nsqadmin.messages import by_node, seek_preview
-from sparq.nsqadmin.pages.rendering import Renderer, html
-from sparq.nsqadmin.pages.words import in_words
+from sparq.nsqadmin.pages.rendering import Renderer
 from sparq.nsqadmin.services import Services
-from sparq.nsqadmin.watch import words
-from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
 
 REQUEST_BYTES_MAX: Final = 1 << 20
 """Maximum size of a form: its encoding takes up to three bytes for one byte of a document."""
 
 FRESH_SECONDS: Final = 2.0
 SHOWN_MAX: Final = 20
-CHANNELS_SHOWN: Final = 20
-SURE: Final = "sure"
 
 OFFERED: Final[dict[str, tuple[str, ...]]] = {
     "/topics/:topic": (*OF_TOPIC, TOMBSTONE),
@@ -100,7 +96,6 @@ async def fields_of(call: Call) -> Fields:
         HttpError: 413 BODY_TOO_BIG; 400 if a JSON body is not an object.
     """
     body = await call.body(REQUEST_BYTES_MAX, "BODY_TOO_BIG")
-    every: dict[str, list[str]]
     if call.request.content_type == "application/json":
         try:
             given = json.loads(body or b"{}")
@@ -124,11 +119,12 @@ def order_of(
     Raises:
         HttpError: 400 if the page does not offer the action, or the selected messages are wrong.
     """
-    action = fields.one["action"] or (offered[0] if len(offered) == 1 else "")
+    one = fields.one
+    action = one["action"] or (offered[0] if len(offered) == 1 else "")
     if action not in offered:
         raise HttpError(400, "INVALID_ACTION")
     topic, channel, node = (
-        parameters.get(name) or fields.one[name] for name in ("topic", "channel", "node")
+        parameters.get(name) or one[name] for name in ("topic", "channel", "node")
     )
     if action == "create":
         action = "create_channel" if channel else "create_topic"
@@ -141,21 +137,20 @@ def order_of(
             raise HttpError(400, str(error)) from None
         if not arguments["ids"]:
             raise HttpError(400, "Nothing was done: no message is selected.")
-        if action == "copy_message":
-            arguments["to"] = fields.one["to"]
+        arguments |= {"to": one["to"]} if action == "copy_message" else {}
     elif action == "seek_channel":
-        arguments = {"to": fields.one["to"], "nodes": [node] if node else []}
+        arguments = {"to": one["to"], "nodes": [node] if node else []}
     elif action == "drain_node":
-        arguments = {"exit": fields.one["exit"] == "true"}
+        arguments = {"exit": one["exit"] == "true"}
     elif action == "close_client":
-        arguments = {"client": fields.one["client"]}
+        arguments = {"client": one["client"]}
     elif action == "publish_message":
         # Blanks and line ends of the body are kept.
         document = "".join(fields.every.get("body", ())[:1]).encode()
         arguments = {"bytes": len(document)}
     is_at_node = action in (TOMBSTONE, "publish_message", *OF_NODE)
     about = (topic, channel, node if is_at_node else "", arguments)
-    return ActionRequest(action, *about, fields.one["typed"], document)
+    return ActionRequest(action, *about, one["typed"], document)
 
 
 Handle = Callable[[Renderer, Call], Awaitable[web.Response]]
@@ -185,15 +180,15 @@ async def perform(
 ) -> web.Response:
     """Perform the action that a form requests, or ask first."""
     services = renderer.services
-    question = None if fields.one[SURE] else await question_of(services, order)
+    question = None if fields.one["sure"] else await question_of(services, order)
     if question is not None:
         sent = [(name, one) for name, each in fields.every.items() for one in each]
-        facts = {"post": call.request.path_qs, "fields": [*sent, (SURE, "1")]}
-        return html(renderer.fragment("question.html", **question._asdict(), **facts))
+        facts = {"post": call.request.path_qs, "fields": [*sent, ("sure", "1")]}
+        return renderer.fragment("question.html", **question._asdict(), **facts)
     report = await services.actions.perform(call.request, order)
-    gone = _not_asked(services.watch.snapshot, order, report)
+    left = _left_out(services, order, report)
     await services.watch.refresh(FRESH_SECONDS)
-    return outcome_notice(renderer, order, report, gone)
+    return outcome_notice(renderer, order, report, left)
 
 
 async def dismiss(renderer: Renderer, call: Call) -> web.Response:
@@ -226,7 +221,7 @@ async def question_of(services: Services, order: ActionRequest) -> Question | No
         HttpError: the action could not be done anyway; its code says why.
     """
     what, told = f"{order.topic}/{order.channel}", order.arguments
-    number = sum(len(some) for some in (told.get("ids") or {}).values())
+    number = sum(len(some) for some in told.get("ids", {}).values())
     if order.action == "seek_channel":
         to, nodes = told["to"], told["nodes"]
         found = await seek_preview(services.fleet, order.topic, order.channel, to, nodes)
@@ -257,7 +252,7 @@ async def _who_gets_it(services: Services, topic: str) -> str:
         return "The topic has no channel yet: its first one gets them."
     if len(channels) == 1:
         return f"Its only channel gets them: {channels[0]}."
-    each, listed = f"Each of its {len(channels):,} channels", words.names(channels, CHANNELS_SHOWN)
+    each, listed = f"Each of its {len(channels):,} channels", words.names(channels, SHOWN_MAX)
     return f"{each} gets them, also those that have had them before: {listed}."
 
 
@@ -267,33 +262,44 @@ def skipped_text(skipped: int) -> str:
     return f"{what} would be skipped: consumers would not get them." if skipped else ""
 
 
-def _not_asked(snapshot: ClusterSnapshot | None, order: ActionRequest, report: Report) -> list[str]:
+def _left_out(services: Services, order: ActionRequest, report: Report) -> list[str]:
     """Nodes with the topic, or policies, that were not asked: nsqlookupds do not list them."""
+    snapshot, of_policies = services.watch.snapshot, order.action in OF_POLICIES
     there: list[str] = []
-    if snapshot is not None and order.action in OF_POLICIES and snapshot.lookupds:
+    if snapshot is None:
+        return there
+    if of_policies and snapshot.lookupds:
         there = [node.address for node in snapshot.nodes]
-    elif snapshot is not None and order.action in (*OF_TOPIC, *OF_CHANNEL, "seek_channel"):
+    elif order.action in (*OF_TOPIC, *OF_CHANNEL, "seek_channel"):
         there = [
             seen.node.address
             for seen in snapshot.observed
             if seen.stats is not None and order.topic in seen.stats.names.places
         ]
-    had = ":" if order.action in OF_POLICIES else " had it, but"
+    had = ":" if of_policies else " had it, but"
     asked = {one.address for one in report.outcomes} | set(report.warnings)
-    left = [address for address in there if address not in asked]
-    return [f"{address}{had} nsqlookupd does not list it: not changed" for address in left]
+    return [
+        f"{address}{had} nsqlookupd does not list it: not changed"
+        for address in there
+        if address not in asked
+    ]
 
 
 def outcome_notice(
-    renderer: Renderer, order: ActionRequest, report: Report, gone: Sequence[str] = ()
+    renderer: Renderer, order: ActionRequest, report: Report, left_out: Sequence[str] = ()
 ) -> web.Response:
-    """A notice of what was done at which node, and what failed; `gone`: nodes not asked."""
+    """A notice of what was done at which node, and what failed; `left_out`: nodes not asked."""
     answers = [one.answer for one in report.done if isinstance(one.answer, dict)]
-    refused = [*_refused(answers)]
+    refused = [
+        f"{one['id']}: {one['why']}"
+        for answer in answers
+        for one in answer.get("refused") or ()
+        if isinstance(one, dict) and "id" in one and "why" in one
+    ]
     done = list(dict.fromkeys(one.address for one in report.done))
-    failed = [*failures(report), *gone, *([report.failed] if report.failed else [])]
+    failed = [*failures(report), *left_out]
     if not done:
-        return notice(renderer, "bad", "Nothing was done.", lines=failed)
+        return notice(renderer, "bad", "Nothing was done.", failed)
     listed = ", ".join(done)
     if len(done) > 4:
         listed = f"{', '.join(done[:3])} and {len(done) - 3} more"
@@ -301,18 +307,19 @@ def outcome_notice(
     what = f"{past}: {_name(order, report, answers)} on {listed}"
     if any(one.step == STAYS_AWAY for one in report.errors):
         sentence = f"{what}, but it is back. Stop the clients that use it, then repeat it."
-        return notice(renderer, "bad", sentence, lines=failed)
+        return notice(renderer, "bad", sentence, failed)
     if failed:
         hint = "Repeat it when these nodes answer; what was done stays done."
         sentence = f"{what}, but not everywhere. {hint}"
-        return notice(renderer, "warn", sentence, lines=failed + refused)
-    return notice(renderer, "warn" if refused else "good", f"{what}.", lines=refused)
+        return notice(renderer, "warn", sentence, failed + refused)
+    return notice(renderer, "warn" if refused else "good", f"{what}.", refused)
 
 
-def failures(report: Report) -> Iterator[str]:
-    """Each daemon at which a step or the lookup failed, with the reason."""
-    yield from (f"{one.address}: {error_of(one)}" for one in report.errors)
-    yield from (f"{address}: {why}" for address, why in report.warnings.items())
+def failures(report: Report) -> list[str]:
+    """Each daemon at which a step or the lookup failed, with the reason; why the action ended."""
+    steps = [f"{one.address}: {error_of(one)}" for one in report.errors]
+    lookups = [f"{address}: {why}" for address, why in report.warnings.items()]
+    return [*steps, *lookups, *filter(None, [report.failed])]
 
 
 def _name(order: ActionRequest, report: Report, answers: list[dict[str, Any]]) -> str:
@@ -338,27 +345,19 @@ def _name(order: ActionRequest, report: Report, answers: list[dict[str, Any]]) -
     return name
 
 
-def _refused(answers: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield why nodes refused single messages: id and reason of each."""
-    for answer in answers:
-        for one in answer.get("refused") or ():
-            if isinstance(one, dict) and "id" in one and "why" in one:
-                yield f"{one['id']}: {one['why']}"
-
-
 def refusal(renderer: Renderer, error: HttpError) -> web.Response:
     """A notice that explains why nothing was done."""
-    _, sentence, hint = in_words(error.status, error.code)
+    _, sentence, hint = words.in_words(error.status, error.code)
     return notice(renderer, "bad", f"{sentence} {hint}", status=error.status)
 
 
 def notice(
-    renderer: Renderer, level: str, sentence: str, *, lines: Sequence[str] = (), status: int = 200
+    renderer: Renderer, level: str, sentence: str, lines: Sequence[str] = (), *, status: int = 200
 ) -> web.Response:
     """A sentence for `#result`, with a line for each detail."""
     facts = {"level": level, "sentence": sentence.strip()}
     shown, more = lines[:SHOWN_MAX], len(lines[SHOWN_MAX:])
-    response = html(renderer.fragment("result.html", **facts, lines=shown, more=more), status)
+    response = renderer.fragment("result.html", status, **facts, lines=shown, more=more)
     if status == 200:
         response.headers["HX-Trigger"] = "sparq:acted"  # lists without live updates reload
     return response

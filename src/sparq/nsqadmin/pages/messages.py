@@ -17,18 +17,16 @@ from typing import Any, Final
 
 from sparq.cluster.messages import ns_of
 from sparq.daemon.http import HttpError
+from sparq.nsqadmin import words
 from sparq.nsqadmin.dead_letters import origin
 from sparq.nsqadmin.messages import (
-    BUCKETS,
     SHOWN_BYTES_MAX,
     DisplayLimits,
     MessagePage,
     Missing,
-    Preview,
     Refused,
     SearchCriteria,
     SearchPage,
-    Times,
     find,
     log_page,
     peek,
@@ -36,10 +34,9 @@ from sparq.nsqadmin.messages import (
     seek_preview,
     times,
 )
-from sparq.nsqadmin.pages import words
-from sparq.nsqadmin.pages.charts import Chart, Line, chart
+from sparq.nsqadmin.pages.charts import Line, chart
 from sparq.nsqadmin.pages.forms import skipped_text
-from sparq.nsqadmin.pages.page_request import PageRequest, PageView
+from sparq.nsqadmin.pages.rendering import PageRequest, PageView
 from sparq.options.units import SECOND
 from sparq.protocol.dead_letters import REDRIVE_CHANNEL
 
@@ -57,171 +54,114 @@ SOUGHT: Final = ("since", "until", "text", "regex", "json", "attempts", "state")
 
 async def messages(request: PageRequest) -> PageView:
     """The messages of a topic, or of one of its channels."""
-    topic, channel = request.query.get("topic", ""), request.query.get("channel", "")
-    show = request.query.get("show", "") or ("waiting" if channel else "log")
+    topic, channel = request["topic"], request["channel"]
+    show = request["show"] or ("waiting" if channel else "log")
     if show not in TABS or (show in STATES and not channel):
         show = "log"
+    kept, is_paused = {"topic": topic, "channel": channel}, request["paused"] == "1"
     facts: dict[str, Any] = {
-        "topic": topic,
-        "channel": channel,
         "show": show,
-        "topics": _topics(request),
-        "channels": _channels(request, topic),
-        "tabs": _tabs(request, channel, show) if topic else [],
-        "sought": {name: request.query.get(name, "") for name in SOUGHT},
-        "from": request.query.get("from", ""),
-        "is_paused": request.query.get("paused") == "1",
+        **_names(request),
+        "tabs": [
+            (label, request.link("/messages", **kept, show=name), name == show)
+            for name, label in TABS.items()
+            if channel or name not in STATES
+        ],
+        "sought": {name: request[name] for name in SOUGHT},
+        "from": request["from"],
+        "is_paused": is_paused,
         "trouble": "",
         "page": None,
-        **request.rights,
     }
-    if topic:
-        try:
-            facts |= await _found(request, topic, channel, show)
-        except Refused as refused:
-            facts["trouble"] = _trouble(refused)
-    is_live = show == "tail" and bool(topic) and not facts["is_paused"]
+    try:
+        facts |= await _found(request, topic, channel, show) if topic else {}
+    except Refused as refused:
+        facts["trouble"] = _trouble(refused)
+    is_live = show == "tail" and bool(topic) and not is_paused
     title = f"Messages of {topic}" if topic else "Messages"
     return PageView("messages.html", title, facts, is_live=is_live)
 
 
 async def _found(request: PageRequest, topic: str, channel: str, show: str) -> dict[str, Any]:
-    after = request.query.get("after", "")
-    if show == "search":
-        return await _searched(request, topic, channel, after)
-    if show == "tail":
-        return await _tail(request, topic, channel)
-    limits = _limits(request, request.number("limit", LIMIT, 1, LIMIT_MAX))
-    fleet = request.services.fleet
-    if show in STATES:
+    """The messages that a tab shows; nothing until the search form is submitted."""
+    fleet, is_tail, is_search = request.services.fleet, show == "tail", show == "search"
+    if is_search and not request["go"]:
+        return {}
+    sought = SearchCriteria(**{name: request[name] for name in SOUGHT}, channel=channel)
+    if is_tail:
+        text = request["text"]
+        sought = SearchCriteria(since=f"last:{TAIL_SEARCHED}", text=text, channel=channel)
+    after = "" if is_tail else request["after"]
+    page: MessagePage | SearchPage
+    limit = (
+        LIMIT if is_search else TAIL if is_tail else request.number("limit", LIMIT, 1, LIMIT_MAX)
+    )
+    limits = _limits(request, limit)
+    if is_search or (is_tail and sought.text):
+        if (sought.text or sought.regex or sought.json) and not request.rights["may_read"]:
+            raise Refused("FORBIDDEN: Searching bodies requires the role bodies.", 403)
+        page = await search(fleet, topic, sought, after=after, show=limits)
+    elif show in STATES:
         page = await peek(fleet, topic, channel, state=show, after=after, show=limits)
     else:
-        place = request.query.get("from", "") or "last:50"
+        place = f"last:{TAIL}" if is_tail else request["from"] or "last:50"
         page = await log_page(fleet, topic, place=place, channel=channel, after=after, show=limits)
-    return {
-        "page": page,
-        "next": request.here(after=page.next) if page.next and page.messages else "",
-        "first": request.here(after="") if after else "",
-        "warnings": _warnings(page),
-    }
-
-
-async def _tail(request: PageRequest, topic: str, channel: str) -> dict[str, Any]:
-    """The newest messages, the latest first; with a text only those that contain it."""
-    text = request.query.get("text", "")
-    page: MessagePage | SearchPage
-    if text:
-        _check_may_search(request, SearchCriteria(text=text))
-        sought = SearchCriteria(since=f"last:{TAIL_SEARCHED}", text=text, channel=channel)
-        page = await search(request.services.fleet, topic, sought, show=_limits(request, TAIL))
-    else:
-        limits = _limits(request, TAIL)
-        place = f"last:{TAIL}"
-        page = await log_page(
-            request.services.fleet, topic, place=place, channel=channel, show=limits
-        )
-    page.messages = page.messages[::-1][:TAIL]
-    row = request.snapshot.topics.find(topic)
-    return {
-        "page": page,
-        "rate": row.in_rate if row else None,
-        "warnings": _warnings(page),
-        "next": "",
-        "first": "",
-        "pause": request.here(paused="" if request.query.get("paused") else "1"),
-    }
-
-
-async def _searched(request: PageRequest, topic: str, channel: str, after: str) -> dict[str, Any]:
-    """One step of a search; empty until the search form is submitted."""
-    if not request.query.get("go"):
-        return {}
-    sought = SearchCriteria(
-        **{name: request.query.get(name, "") for name in SOUGHT}, channel=channel
-    )
-    _check_may_search(request, sought)
-    page = await search(
-        request.services.fleet, topic, sought, after=after, show=_limits(request, LIMIT)
-    )
-    return {
-        "page": page,
-        "next": request.here(after=page.next) if page.next else "",
-        "first": "",
-        "warnings": _warnings(page),
-        "is_step": bool(after),
-    }
-
-
-def _check_may_search(request: PageRequest, sought: SearchCriteria) -> None:
-    if (sought.text or sought.regex or sought.json) and not request.rights["may_read"]:
-        raise Refused("FORBIDDEN: Searching bodies requires the role bodies.", 403)
+    found = {"page": page, "warnings": _warnings(page), "next": "", "first": ""}
+    if is_tail:
+        # The latest first.
+        page.messages = page.messages[::-1][:TAIL]
+        row = request.snapshot.topics.find(topic)
+        pause = request.here(paused="" if request["paused"] else "1")
+        return {**found, "rate": row.in_rate if row else None, "pause": pause}
+    if page.next and (is_search or page.messages):
+        found["next"] = request.here(after=page.next)
+    if after and not is_search:
+        found["first"] = request.here(after="")
+    return {**found, "is_step": bool(after)}
 
 
 def _limits(request: PageRequest, limit: int) -> DisplayLimits:
     return DisplayLimits(limit=limit, bodies=request.rights["may_read"], body_bytes=LIST_BYTES)
 
 
-def _tabs(request: PageRequest, channel: str, show: str) -> list[tuple[str, str, bool]]:
-    kept = {"topic": request.query.get("topic", ""), "channel": channel}
-    return [
-        (label, request.link("/messages", **kept, show=name), name == show)
-        for name, label in TABS.items()
-        if channel or name not in STATES
-    ]
-
-
-def _topics(request: PageRequest) -> list[str]:
-    """The names of topics, for a field with suggestions."""
-    return [key[0] for key in request.snapshot.topics.keys[:TOPICS_MAX]]
-
-
-def _channels(request: PageRequest, topic: str) -> list[str]:
-    """The names of a topic's channels."""
-    keys = request.snapshot.channels.keys
-    return [key[1] for key in keys if key[0] == topic][:TOPICS_MAX]
+def _names(request: PageRequest) -> dict[str, list[str]]:
+    """The names of topics and of the topic's channels, for fields with suggestions."""
+    snapshot, topic = request.snapshot, request["topic"]
+    channels = [key[1] for key in snapshot.channels.keys if key[0] == topic]
+    topics = [key[0] for key in snapshot.topics.keys[:TOPICS_MAX]]
+    return {"topics": topics, "channels": channels[:TOPICS_MAX]}
 
 
 async def message(request: PageRequest) -> PageView:
     """One message: its body, and its state in each channel."""
-    topic, wanted = request.query.get("topic", ""), request.query.get("id", "")
-    show = DisplayLimits(
-        bodies=request.rights["may_read"], body_bytes=SHOWN_BYTES_MAX, nodes=_node(request)
+    topic, wanted, fleet = request["topic"], request["id"], request.services.fleet
+    nodes = tuple(filter(None, [request["node"]]))
+    limits = DisplayLimits(
+        bodies=request.rights["may_read"], body_bytes=SHOWN_BYTES_MAX, nodes=nodes
     )
-    facts: dict[str, Any] = {"topic": topic, "id": wanted, **request.rights}
-    found = await find(request.services.fleet, topic, wanted, "", show)
-    facts |= {
-        "found": [(one, words.body_of(one)) for one in found.messages],
-        "warnings": _warnings(found),
-        "states": await _states(request, topic, wanted),
-        "topics": _topics(request),
-    }
-    return PageView("message.html", f"Message {wanted}", facts, is_live=False)
-
-
-async def _states(
-    request: PageRequest, topic: str, wanted: str
-) -> list[tuple[str, dict[str, Any]]]:
-    """The states of a message: (channel, the message with its state in that channel)."""
-    limits = DisplayLimits(bodies=False, nodes=_node(request))
-    states = []
-    for channel in _channels(request, topic)[:CHANNELS_MAX]:
+    found = await find(fleet, topic, wanted, "", limits)
+    states, names = [], _names(request)
+    for channel in names["channels"][:CHANNELS_MAX]:
+        limits = DisplayLimits(bodies=False, nodes=nodes)
         try:
-            found = await find(request.services.fleet, topic, wanted, channel, limits)
+            there = await find(fleet, topic, wanted, channel, limits)
         except Refused:
             continue  # this node does not have the channel
-        states += [(channel, one) for one in found.messages]
-    return states
+        states += [(channel, one) for one in there.messages]
+    facts: dict[str, Any] = {
+        "id": wanted,
+        "found": [(one, words.body_of(one)) for one in found.messages],
+        "warnings": _warnings(found),
+        "states": states,
+        **names,
+    }
+    return PageView("message.html", f"Message {wanted}", facts, is_live=False)
 
 
 def _trouble(refused: Refused) -> str:
     """A text that explains why there is nothing to show."""
     _, sentence, hint = words.in_words(refused.status, refused.code)
     return f"{sentence} {hint}".strip()
-
-
-def _node(request: PageRequest) -> tuple[str, ...]:
-    node = request.query.get("node", "")
-    return (node,) if node else ()
 
 
 def _warnings(answers: Missing) -> list[str]:
@@ -235,39 +175,32 @@ def _warnings(answers: Missing) -> list[str]:
 
 async def dead_letters(request: PageRequest) -> PageView:
     """All dead-letter topics, and the messages of one of them."""
-    topic = request.query.get("topic", "")
-    snapshot = request.snapshot
-    rows = [snapshot.topics.find(key[0]) for key in snapshot.topics.keys if origin(key[0])]
+    topic, after, topics = request["topic"], request["after"], request.snapshot.topics
     facts: dict[str, Any] = {
-        "rows": [(row, origin(row.topic)) for row in rows if row is not None],
-        "topic": topic,
+        "rows": [(row, origin(row.topic)) for row in topics if origin(row.topic)],
         "channel": "",
         "made_channel": REDRIVE_CHANNEL,
-        "topics": _topics(request),
-        "channels": _channels(request, topic),
+        **_names(request),
         "page": None,
         "trouble": "",
-        **request.rights,
     }
-    if topic:
-        try:
-            facts |= await _letters(request, topic)
-        except Refused as refused:
-            facts["trouble"] = _trouble(refused)
+    try:
+        if topic:
+            limits = _limits(request, LIMIT)
+            page = await request.services.letters.page(
+                topic, place=request["from"], after=after, show=limits
+            )
+            is_full = page.next and len(page.messages) == LIMIT
+            facts |= {
+                "page": page,
+                "marks": page.marks,
+                "next": request.here(after=page.next) if is_full else "",
+                "first": request.here(after="") if after else "",
+                "warnings": _warnings(page),
+            }
+    except Refused as refused:
+        facts["trouble"] = _trouble(refused)
     return PageView("dead_letters.html", "Dead letters", facts, is_live=False)
-
-
-async def _letters(request: PageRequest, topic: str) -> dict[str, Any]:
-    after, place = request.query.get("after", ""), request.query.get("from", "")
-    show = _limits(request, LIMIT)
-    page = await request.services.letters.page(topic, place=place, after=after, show=show)
-    return {
-        "page": page,
-        "marks": page.marks,
-        "next": request.here(after=page.next) if page.next and len(page.messages) == LIMIT else "",
-        "first": request.here(after="") if after else "",
-        "warnings": _warnings(page),
-    }
 
 
 async def replay(request: PageRequest) -> PageView:
@@ -276,56 +209,34 @@ async def replay(request: PageRequest) -> PageView:
     Raises:
         HttpError: the topic or channel is missing or does not exist, or its nodes are Go's.
     """
-    topic, channel = request.query.get("topic", ""), request.query.get("channel", "")
-    to, node = request.query.get("to", ""), request.query.get("node", "")
+    topic, channel, to, node = (request[name] for name in ("topic", "channel", "to", "node"))
     if not topic or not channel:
         raise HttpError(400, "A replay needs a topic and a channel: start from a channel's page.")
-    found = await times(request.services.fleet, topic, channel, buckets=BUCKETS)
-    preview, trouble = await _preview(request, topic, channel, to, node) if to else (None, "")
-    facts: dict[str, Any] = {
-        "topic": topic,
-        "channel": channel,
+    fleet, trouble, preview = request.services.fleet, "", None
+    found = await times(fleet, topic, channel)
+    try:
+        if to:
+            preview = await seek_preview(fleet, topic, channel, to, [node] if node else [])
+    except Refused as refused:
+        trouble = refused.code
+    begins = [ns_of(bucket.time) for bucket in found.buckets]
+    counts = [bucket.count for bucket in found.buckets]
+    title = "Messages by the time they were published"
+    seconds, lines = [begin / SECOND for begin in begins], [Line("messages", counts)]
+    # The channel continues where it is furthest behind; without a node that says so, at the end.
+    behind = min(map(ns_of, found.cursors.values()), default=begins[-1] if begins else 0)
+    facts = {
         "to": to,
         "node": node,
         "nodes": [each.address for each, _ in request.snapshot.channel_nodes(topic, channel)],
         "preview": preview,
         "skipped": skipped_text(preview.skipped) if preview else "",
         "trouble": trouble,
-        "chart": _chart(found),
+        "chart": chart("times", title, seconds, lines, bars=True) if begins else None,
         "begin": found.begin or "",
-        "total": sum(bucket.count for bucket in found.buckets),
-        "place": _place(found),
+        "total": sum(counts),
+        "place": max(0, sum(begin <= behind for begin in begins) - 1),
         "warnings": _warnings(found),
         "row": request.snapshot.channels.find(topic, channel),
-        **request.rights,
     }
     return PageView("replay.html", f"Replay {topic}/{channel}", facts, is_live=False)
-
-
-async def _preview(
-    request: PageRequest, topic: str, channel: str, to: str, node: str
-) -> tuple[Preview | None, str]:
-    try:
-        nodes = [node] if node else []
-        return await seek_preview(request.services.fleet, topic, channel, to, nodes), ""
-    except Refused as refused:
-        return None, refused.code
-
-
-def _chart(found: Times) -> Chart | None:
-    """Chart of messages by publish time; None if there are no messages."""
-    if not found.buckets:
-        return None
-    begins = [ns_of(bucket.time) / SECOND for bucket in found.buckets]
-    counts: list[float | None] = [float(bucket.count) for bucket in found.buckets]
-    title = "Messages by the time they were published"
-    return chart("times", title, begins, [Line("messages", counts)], bars=True)
-
-
-def _place(found: Times) -> int:
-    """The bucket where the channel continues, at the node where it is furthest behind."""
-    last = len(found.buckets) - 1
-    if found.cursors:
-        behind = min(map(ns_of, found.cursors.values()))
-        last = sum(ns_of(bucket.time) <= behind for bucket in found.buckets) - 1
-    return max(0, last)

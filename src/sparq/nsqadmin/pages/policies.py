@@ -18,8 +18,7 @@ from sparq.cluster.policies import SOURCES, DocumentRefused, PoliciesFound
 from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin.actions import OF_POLICIES, POLICIES, ActionRequest
 from sparq.nsqadmin.pages import forms
-from sparq.nsqadmin.pages.page_request import PageRequest, PageView
-from sparq.nsqadmin.pages.rendering import Renderer, html
+from sparq.nsqadmin.pages.rendering import PageRequest, PageView, Renderer
 
 SETTINGS_SECONDS: Final = 2.0
 CHANGES_SHOWN: Final = 200
@@ -31,7 +30,7 @@ async def policies(request: PageRequest) -> PageView:
     found = await known.query(request.services.fleet)
     nodes = found.nodes
     groups, chosen = known.groups(nodes, *SOURCES), known.groups(nodes, "policies")
-    begin = request.query.get("from", "")
+    begin = request["from"]
     if begin not in nodes:
         begin = chosen[0][0] if chosen else ""
     differ = ""
@@ -53,7 +52,6 @@ async def policies(request: PageRequest) -> PageView:
         "document": known.to_toml(nodes[begin]["policies"]) if begin else "",
         "begin": begin if len(chosen) > 1 else "",
         "confirmed": POLICIES,
-        **request.rights,
     }
     return PageView("policies.html", "Policies", facts, is_live=False)
 
@@ -90,18 +88,17 @@ async def act(renderer: Renderer, call: Call) -> web.Response:
     except DocumentRefused as error:
         raise HttpError(400, f"{known.REFUSED}: {error}") from None
     changes, changed = known.changes(report), known.changed(report)
-    warnings = [*forms.failures(report), *([report.failed] if report.failed else [])]
     facts = {
         "changes": changes[:CHANGES_SHOWN],
         "more": max(0, changed - CHANGES_SHOWN),
         "changed": changed,
         "count": await known.count(document) or 0,
         "nodes": [one.address for one in report.done],
-        "warnings": [f"{each}." for each in warnings],
+        "warnings": [f"{each}." for each in forms.failures(report)],
         "document": document.decode(),
         "confirmed": POLICIES,
     }
-    return html(renderer.fragment("policies_tried.html", **facts))
+    return renderer.fragment("policies_tried.html", **facts)
 
 
 async def settings(request: PageRequest, topic: str, channel: str = "") -> dict[str, Any]:

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final
 
 from sparq.cluster.messages import Message
-from sparq.cluster.rows import ChannelRow, TopicRow
+from sparq.cluster.rows import BY_NAME, ChannelRow, TopicRow, in_order
 from sparq.daemon.access.roles import Role
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin import messages
@@ -33,7 +33,6 @@ from sparq.nsqadmin.v2.routes import (
     STATE,
     sought_in,
 )
-from sparq.nsqadmin.watch import paging
 from sparq.nsqadmin.watch.rows import ClientGroup, NodeRow
 
 FORMATS: Final = {
@@ -109,9 +108,9 @@ async def _figures(ask: ApiRequest) -> AsyncIterator[Chunk]:
     watch, what = ask.services.watch, ask["what"]
     rows = await watch.clients() if what == "clients" else getattr(await watch.current(), what)
     of = ask.some("topic", "state") if what in ("channels", "topics") else {}
-    default = {"nodes": "hostname", "clients": "-connections"}.get(what, paging.BY_NAME)
+    default = {"nodes": "hostname", "clients": "-connections"}.get(what, BY_NAME)
     try:
-        found = paging.in_order(rows, sort=ask["sort"] or default, filter=ask["filter"], **of)
+        found = in_order(rows, sort=ask["sort"] or default, filter=ask["filter"], **of)
     except ValueError as error:
         raise HttpError(400, f"INVALID_ARGUMENT: {error}") from None
     # At least one page, even an empty one: `_export` needs it to write the heading.

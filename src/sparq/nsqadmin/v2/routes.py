@@ -36,7 +36,8 @@ from sparq.cluster.draining import DrainProgress
 from sparq.cluster.figures import DELIVERY, STATES
 from sparq.cluster.fleet import UnknownNode
 from sparq.cluster.messages import Count, NodeMessage
-from sparq.cluster.rows import ChannelRow, TopicRow
+from sparq.cluster.rows import BY_NAME, LIMIT_MAX, ChannelRow, TopicRow, page_of
+from sparq.cluster.rows import LIMIT as ROWS
 from sparq.cluster.upstream import UpstreamError
 from sparq.daemon.access.audit import FILTERS
 from sparq.daemon.access.roles import Role
@@ -63,8 +64,6 @@ from sparq.nsqadmin.v2.endpoints import (
     document,
     plain,
 )
-from sparq.nsqadmin.watch import paging
-from sparq.nsqadmin.watch.history import Subject
 from sparq.nsqadmin.watch.rows import ClientGroup, Lookupd, NodeRow, Notice, Totals
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
 from sparq.protocol.dead_letters import REDRIVE_CHANNEL
@@ -206,9 +205,9 @@ LIMIT: Final = Parameter(
     "limit",
     "maximum number of rows",
     "integer",
-    default=paging.LIMIT,
+    default=ROWS,
     minimum=1,
-    maximum=paging.LIMIT_MAX,
+    maximum=LIMIT_MAX,
 )
 FILTER: Final = Parameter("filter", "only names that contain this text, ignoring case")
 STATE: Final = Parameter("state", "only channels in this state", choices=("", *STATES))
@@ -236,10 +235,10 @@ async def _snapshot(ask: ApiRequest) -> tuple[ClusterSnapshot, dict[str, Any]]:
 
 
 def _page(ask: ApiRequest, rows: Sequence[Any], **of: str) -> dict[str, Any]:
-    """The page of rows that a request asks for; `of` selects them (`paging.in_order`)."""
+    """The page of rows that a request asks for; `of` selects them (`in_order`)."""
     wanted = {**ask.some("sort", "filter", "offset", "limit"), **of}
     try:
-        return paging.page(rows, **wanted)._asdict()
+        return page_of(rows, **wanted)._asdict()
     except ValueError as error:
         raise HttpError(400, f"INVALID_ARG_SORT: {error}") from None
 
@@ -258,9 +257,9 @@ async def _overview(ask: ApiRequest) -> ApiOverview:
         notices=snapshot.notices,
         lookupds=snapshot.lookupds,
         errors=snapshot.errors,
-        deepest=paging.page(snapshot.channels, sort="-depth", limit=SHOWN).rows,
-        slowest=paging.page(snapshot.channels, sort="-lag_seconds", limit=SHOWN).rows,
-        busiest=paging.page(snapshot.topics, sort="-in_rate", limit=SHOWN).rows,
+        deepest=page_of(snapshot.channels, sort="-depth", limit=SHOWN).rows,
+        slowest=page_of(snapshot.channels, sort="-lag_seconds", limit=SHOWN).rows,
+        busiest=page_of(snapshot.topics, sort="-in_rate", limit=SHOWN).rows,
         has_go=snapshot.has_go,
     )
 
@@ -279,15 +278,13 @@ async def _attention(ask: ApiRequest) -> ApiAttention:
     Parameter("channel", "for this channel of `topic`"),
     Parameter("node", "for this node; default: the whole cluster"),
 )
-async def _history(ask: ApiRequest) -> dict[str, list[float | None]]:
-    of: Subject = "cluster"
-    if ask["topic"]:
-        of = (
-            ("channel", ask["topic"], ask["channel"]) if ask["channel"] else ("topic", ask["topic"])
-        )
-    elif ask["node"]:
-        of = ("node", ask["node"])
-    return ask.services.watch.history.series(of).document()
+async def _history(ask: ApiRequest) -> dict[str, Sequence[float | None]]:
+    topic, channel, node = ask["topic"], ask["channel"], ask["node"]
+    of: tuple[str, ...] = ("channel", topic, channel) if channel else ("topic", topic)
+    if not topic:
+        of = ("node", node) if node else ("cluster",)
+    found = ask.services.watch.history.series(*of)
+    return {"time": found.times, **found.values}
 
 
 @ENDPOINTS.add("GET", "/topics", "topics", _sort("name"), *PAGED)
@@ -350,7 +347,7 @@ async def _topic(ask: ApiRequest) -> ApiTopicDetail:
             ApiTopicAtNode(node=node.address, state=node.state, topic=part)
             for node, part in snapshot.topic_nodes(topic.topic)
         ],
-        channels=paging.page(snapshot.channels, topic=topic.topic, limit=paging.LIMIT_MAX).rows,
+        channels=page_of(snapshot.channels, topic=topic.topic, limit=LIMIT_MAX).rows,
         latency=detail.topic[LATENCY],
         errors=detail.errors,
     )
@@ -388,8 +385,8 @@ async def _node(ask: ApiRequest) -> ApiNodeDetail:
         raise HttpError(404, "NODE_NOT_FOUND")
     found = snapshot.at_node(node.address)
     # If only channels have the figure to sort by, topics are sorted by name.
-    is_of_topics = ask["sort"].removeprefix("-") in (paging.BY_NAME, *TopicRow.__struct_fields__)
-    of_topics = {} if is_of_topics else {"sort": paging.BY_NAME}
+    is_of_topics = ask["sort"].removeprefix("-") in (BY_NAME, *TopicRow.__struct_fields__)
+    of_topics = {} if is_of_topics else {"sort": BY_NAME}
     return ApiNodeDetail(
         **stamp,
         node=node,

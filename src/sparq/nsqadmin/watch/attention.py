@@ -17,7 +17,7 @@ from urllib.parse import quote
 from sparq.cluster.rows import ChannelRow, TopicRow
 from sparq.cluster.upstream import NOT_SHOWN
 from sparq.nsqadmin.watch.rows import LEVELS, Level, Lookupd, NodeRow, NodeState, Notice
-from sparq.nsqadmin.watch.words import count, duration, names, rate
+from sparq.nsqadmin.words import count, duration, names, rate
 
 SHOWN_MAX: Final = 3
 ANSWERED, UNAUTHORIZED, FORBIDDEN = (f"got response{code}" for code in ("", " 401", " 403"))

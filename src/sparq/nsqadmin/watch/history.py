@@ -19,7 +19,7 @@ import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from sparq.cluster.rows import ChannelRow, Key, RowTable, TopicRow
 from sparq.nsqadmin.watch.rows import NodeRow, Totals
@@ -44,7 +44,6 @@ GROWTH_SECONDS: Final = 60.0
 GROWTH_SECONDS_MIN: Final = 20.0
 
 Values: TypeAlias = list[float | None]
-Subject: TypeAlias = Literal["cluster"] | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +57,6 @@ class Series:
 
     times: list[float]
     values: dict[str, Values]
-
-    def document(self) -> dict[str, Values]:
-        """Convert to JSON values: `time`, and the figures by name."""
-        return {"time": [*self.times], **self.values}
 
 
 class _HistoryStep(NamedTuple):
@@ -83,11 +78,6 @@ class History:
         self._bytes_max = bytes_max
         # Replaced together: the other thread may read them meanwhile.
         self._kept: tuple[list[_HistoryStep], dict[Key, array[float]]] = ([], {})
-
-    @property
-    def steps(self) -> int:
-        """The number of steps."""
-        return len(self._kept[0])
 
     @property
     def size_bytes(self) -> int:
@@ -169,34 +159,34 @@ class History:
         before = past[FIGURES * base[0]]
         return None if math.isnan(before) else (depth - before) / base[1]
 
-    def series(self, of: Subject) -> Series:
+    def series(self, kind: str, *of: str) -> Series:
         """The last hour of a subject; empty if a topic or channel is unknown.
 
-        - `"cluster"`: `depth`, `in_flight`, `in_rate`, `out_rate`, `requeue_rate`, `lag_seconds`
+        - `("cluster",)`: `depth`, `in_flight`, `in_rate`, `out_rate`, `requeue_rate`, `lag_seconds`
         - `("topic", T)`: `depth` including its channels, `in_rate`, `lag_seconds`
         - `("channel", T, C)`: `depth`, `in_rate` (its topic's), `out_rate`, `lag_seconds`
         - `("node", N)`: `depth`, `in_rate`, `out_rate`
         """
         steps, past = self._kept
-        if of == "cluster":
+        if kind == "cluster":
             return _series(steps, _TOTAL, [step.total for step in steps])
-        if of[0] == "node":
+        if kind == "node":
             unknown = (None,) * len(_NODE)
-            return _series(steps, _NODE, [step.nodes.get(of[1], unknown) for step in steps])
-        topic, channel = of[1], of[2] if len(of) > 2 else ""
+            return _series(steps, _NODE, [step.nodes.get(of[0], unknown) for step in steps])
+        topic, channel = of if kind == "channel" else (of[0], "")
         if (topic, channel) not in past:
             return Series([], {})
         rows = _figures(past, (topic, channel), len(steps))
-        if not channel:
+        if kind == "topic":
             return _series(steps, ("depth", "in_rate", "lag_seconds"), rows)
         of_topic = _figures(past, (topic, ""), len(steps))
         rows = [(*row, whole[1]) for row, whole in zip(rows, of_topic, strict=True)]
         return _series(steps, ("depth", "out_rate", "lag_seconds", "in_rate"), rows)
 
-    def spark(self, of: tuple[str, str, str], points: int = SPARK_POINTS) -> Series:
+    def spark(self, topic: str, channel: str, points: int = SPARK_POINTS) -> Series:
         """A channel's `depth` at some steps of the last hour, including the last one."""
         steps, past = self._kept
-        return _series(steps, ("depth",), _figures(past, of[1:], len(steps)), points)
+        return _series(steps, ("depth",), _figures(past, (topic, channel), len(steps)), points)
 
 
 def _figures(past: Mapping[Key, array[float]], key: Key, steps: int) -> list[tuple[float, ...]]:

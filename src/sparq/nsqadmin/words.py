@@ -1,4 +1,4 @@
-"""Formats texts for pages: figures (short in a column, whole in a tooltip), bodies, errors. Pure.
+"""Texts of pages and sentences: numbers, durations, lists of names, bodies, errors. Pure.
 
 1. An unknown figure (None) is a dash everywhere; an infinite duration is `never`.
 2. A message's body is made readable: JSON is indented, text stays as it is, bytes become hex.
@@ -12,22 +12,34 @@ import binascii
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from sparq.cluster.figures import SECONDS_MAX
-from sparq.nsqadmin.watch import words
 
 UNKNOWN: Final = "\N{EN DASH}"
-MINUS: Final = "\N{MINUS SIGN}"
-LONG_NS: Final = 120e9
 LINE_CHARACTERS: Final = 160
 HEX_BYTES_MAX: Final = 4096
+MINUTE, HOUR, DAY = 60, 3600, 86_400
 _ROW: Final = 16
 _SHORT_FROM: Final = 100_000
 _STEPS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_BYTES: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_BYTES: Final = ((1 << 40, " TiB"), (1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"))
+
+
+def count(number: float, noun: str = "", plural: str = "") -> str:
+    """`1,234`; with a noun `1 message`, `1,234 messages`."""
+    text = f"{number:,.0f}"
+    return f"{text} {noun if text == '1' else plural or noun + 's'}" if noun else text
+
+
+def names(texts: Sequence[str], shown: int = 3) -> str:
+    """`a`, `a and b`, `a, b and c`, `a, b, c and 4 more`."""
+    listed, last = ", ".join(texts[: min(shown, len(texts) - 1)]), "".join(texts[-1:])
+    if len(texts) > shown:
+        last = f"{len(texts) - shown:,} more"
+    return f"{listed} and {last}" if listed else last
 
 
 def grouped(number: float | None) -> str:
@@ -37,27 +49,20 @@ def grouped(number: float | None) -> str:
 
 def short(number: float | None) -> str:
     """`12,345`; from 100,000 on `123k`, `1.23M`."""
-    if number is None:
-        return UNKNOWN
-    if abs(number) < _SHORT_FROM:
-        return f"{number:,.0f}"
-    return _scaled(number, _STEPS)
+    is_long = number is not None and abs(number) >= _SHORT_FROM
+    return _scaled(number or 0, _STEPS) if is_long else grouped(number)
 
 
-def _scaled(number: float, steps: tuple[tuple[float, str], ...], space: str = "") -> str:
-    for step, unit in steps:
-        if abs(number) >= step:
-            scaled = number / step
-            digits = max(0, 2 - int(math.log10(abs(scaled))))
-            return f"{scaled:.{digits}f}{space}{unit}"
-    return f"{number:.0f}"
+def _scaled(number: float, steps: tuple[tuple[float, str], ...]) -> str:
+    """A number in the largest unit that fits, with three digits."""
+    step, unit = next(one for one in steps if abs(number) >= one[0])
+    scaled = number / step
+    return f"{scaled:.{max(0, 2 - int(math.log10(abs(scaled))))}f}{unit}"
 
 
 def rate(per_second: float | None) -> str:
-    """`0.4`, `123`, `1.23M`; the column's heading says that it is per second."""
-    if per_second is None:
-        return UNKNOWN
-    return words.rate(per_second) if abs(per_second) < _SHORT_FROM else short(per_second)
+    """`0.4`, `123`, `1.23M`: a number per second."""
+    return f"{per_second:.1f}" if per_second and per_second < 10 else short(per_second)
 
 
 def per_second(count: float | None) -> str:
@@ -70,52 +75,60 @@ def signed(per_second: float | None) -> str:
     if per_second is None:
         return UNKNOWN
     text = rate(abs(per_second))
-    return text if text in ("0", "0.0") else f"{'+' if per_second > 0 else MINUS}{text}"
+    sign = "+" if per_second > 0 else "\N{MINUS SIGN}"
+    return text if text in ("0", "0.0") else sign + text
 
 
 def size(number: float | None) -> str:
     """`123 B`, `1.23 KiB`."""
     if number is None:
         return UNKNOWN
-    return f"{number:.0f} B" if number < _BYTES[-1][0] else _scaled(number, _BYTES, " ")
+    return f"{number:.0f} B" if number < 1 << 10 else _scaled(number, _BYTES)
 
 
-def seconds(duration: float | None) -> str:
-    """`12 s`, `5 min`, `3 h 20 min`; below a second `< 1 s`; if infinite `never`."""
-    if duration is None:
+def duration(seconds: float) -> str:
+    """`12 s`, `5 min`, `3 h 20 min`, `2 days`; `forever`."""
+    if math.isinf(seconds):
+        return "forever"
+    if seconds < 2 * MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < HOUR:
+        return f"{seconds // MINUTE:.0f} min"
+    if seconds < 2 * DAY:
+        hours, minutes = divmod(int(seconds) // MINUTE, 60)
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{seconds // DAY:.0f} days"
+
+
+def seconds(length: float | None) -> str:
+    """A `duration`; below a second `< 1 s`; if infinite `never`."""
+    if length is None:
         return UNKNOWN
-    if math.isinf(duration):
+    if math.isinf(length):
         return "never"
-    return "< 1 s" if 0 < duration < 1 else words.duration(max(0.0, duration))
+    return "< 1 s" if 0 < length < 1 else duration(max(0.0, length))
 
 
 def latency(nanoseconds: float) -> str:
     """`0.52 ms`, `12.3 ms`, `1.23 s`, `2 min`: three digits, as latencies differ by factors."""
-    if nanoseconds >= LONG_NS:
-        return words.duration(nanoseconds / 1e9)
+    if nanoseconds >= 2 * MINUTE * 1e9:
+        return duration(nanoseconds / 1e9)
     scaled, unit = (nanoseconds / 1e6, "ms") if nanoseconds < 1e9 else (nanoseconds / 1e9, "s")
-    digits = 2 if scaled < 10 else 1 if scaled < 100 else 0
-    return f"{scaled:.{digits}f} {unit}"
+    return f"{scaled:.{2 if scaled < 10 else 1 if scaled < 100 else 0}f} {unit}"
 
 
 def moment(at: float | None) -> str:
     """`2026-11-23 12:00:00` in UTC, from seconds since 1970."""
     # Nodes and clients report times; a time of another millennium is unknown.
-    if not at or not 0 < at <= SECONDS_MAX:
-        return UNKNOWN
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def clock(at: float) -> str:
-    """`12:00:00` in UTC, from seconds since 1970."""
-    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
+    is_known = at and 0 < at <= SECONDS_MAX
+    return f"{datetime.fromtimestamp(at or 0, UTC):%Y-%m-%d %H:%M:%S}" if is_known else UNKNOWN
 
 
 def ago(at: float | None, now: float | None = None) -> str:
     """`5 min ago`, from seconds since 1970."""
     if not at or not 0 < at <= SECONDS_MAX:
         return UNKNOWN
-    return f"{words.duration(max(0.0, (time.time() if now is None else now) - at))} ago"
+    return f"{duration(max(0.0, (time.time() if now is None else now) - at))} ago"
 
 
 def setting(value: object) -> str:
@@ -134,11 +147,10 @@ class Body(NamedTuple):
 
 def body_line(message: Mapping[str, Any]) -> str:
     """The beginning of a body, in one line for a list; "" if bodies are not shown."""
-    if "body" not in message:
-        return ""
     if message.get("encoding") == "base64":
         return _decoded(message)[: LINE_CHARACTERS // 4].hex(" ")
-    return " ".join(str(message["body"])[: 2 * LINE_CHARACTERS].split())[:LINE_CHARACTERS]
+    text = str(message.get("body", ""))[: 2 * LINE_CHARACTERS]
+    return " ".join(text.split())[:LINE_CHARACTERS]
 
 
 def body_of(message: Mapping[str, Any]) -> Body:
@@ -158,12 +170,14 @@ def body_of(message: Mapping[str, Any]) -> Body:
 
 def hexdump(data: bytes) -> str:
     """Format bytes as lines: an offset, 16 bytes in hex, and the same bytes as ASCII."""
-    rows = [
-        f"{at:06x}  {data[at : at + _ROW].hex(' '):<47}  {_ascii(data[at : at + _ROW])}"
-        for at in range(0, min(len(data), HEX_BYTES_MAX), _ROW)
-    ]
-    left = len(data) - HEX_BYTES_MAX
-    return "\n".join([*rows, f"and {left:,} bytes more"] if left > 0 else rows)
+    lines = []
+    for at in range(0, min(len(data), HEX_BYTES_MAX), _ROW):
+        row = data[at : at + _ROW]
+        plain = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{at:06x}  {row.hex(' '):<47}  {plain}")
+    if len(data) > HEX_BYTES_MAX:
+        lines.append(f"and {len(data) - HEX_BYTES_MAX:,} bytes more")
+    return "\n".join(lines)
 
 
 def _decoded(message: Mapping[str, Any]) -> bytes:
@@ -173,12 +187,8 @@ def _decoded(message: Mapping[str, Any]) -> bytes:
         return b""
 
 
-def _ascii(data: bytes) -> str:
-    return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
-
-
-_SHOWN = (grouped, short, rate, per_second, signed, size, seconds, moment, clock, ago, setting)
-FILTERS: Final[dict[str, Any]] = {show.__name__: show for show in (*_SHOWN, body_line, words.count)}
+_SHOWN = (grouped, short, rate, per_second, signed, size, seconds, moment, ago, setting)
+FILTERS: Final[dict[str, Any]] = {show.__name__: show for show in (*_SHOWN, body_line, count)}
 """Filters for templates, by name."""
 
 _SENTENCES: Final = {

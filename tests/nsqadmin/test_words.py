@@ -1,17 +1,14 @@
-"""Figures, charts, bodies and errors as they are shown on pages."""
+"""Figures, bodies and errors as they are shown on pages."""
 
 from __future__ import annotations
 
 import base64
-import json
 import math
 
 import pytest
 
+from sparq.nsqadmin import words
 from sparq.nsqadmin.dead_letters import origin
-from sparq.nsqadmin.pages import words
-from sparq.nsqadmin.pages.charts import Line, chart
-from sparq.nsqadmin.pages.rendering import as_pattern
 
 
 @pytest.mark.parametrize(
@@ -23,7 +20,9 @@ from sparq.nsqadmin.pages.rendering import as_pattern
         (words.short(123_456), "123k"),
         (words.short(1_234_567), "1.23M"),
         (words.short(12_345_678), "12.3M"),
+        (words.rate(0), "0"),
         (words.rate(0.44), "0.4"),
+        (words.rate(1234), "1,234"),
         (words.rate(1_234_567.0), "1.23M"),
         (words.per_second(None), "\N{EN DASH}"),
         (words.per_second(12.0), "12/s"),
@@ -52,21 +51,6 @@ def test_a_refusal_has_its_detail_once() -> None:
     assert "INVALID_POLICIES" not in sentence
     unknown = "INVALID_ARG_ID: 16 hexadecimal digits"
     assert words.in_words(400, unknown) == ("Bad request", unknown, "")
-
-
-def test_a_chart_has_sentences_and_a_table() -> None:
-    """A chart has at most 180 points, with the newest; a sentence per line; a table."""
-    times = [1000.0 + 10 * at for at in range(360)]
-    values: list[float | None] = [float(at) for at in range(360)]
-    made = chart("c", "Rates", times, [Line("in", values, "/s"), Line("out", [None] * 360, "/s")])
-    data = json.loads(made.data)
-
-    assert len(data["times"]) == len(data["series"][0]["values"]) == 180
-    assert (data["times"][-1], data["series"][0]["values"][-1]) == (times[-1], 359)
-    assert made.summary == "in: now 359/s, at most 359/s at 01:16:30 UTC."
-    assert made.rows[0] == (times[-1], ["359", "\N{EN DASH}"])
-    assert len(made.rows) <= 14
-    assert chart("c", "Rates", [], []).is_empty
 
 
 def test_a_body_is_formatted_by_its_type() -> None:
@@ -107,6 +91,13 @@ def test_the_original_topic_follows_from_the_name(topic: str, expected: str) -> 
     assert origin(topic) == expected
 
 
-def test_a_typed_name_is_escaped_as_a_pattern() -> None:
-    """Only characters that are special in a pattern are escaped."""
-    assert as_pattern("a.b-c_d#ephemeral") == r"a\.b-c_d#ephemeral"
+def test_numbers_durations_and_lists_are_written_in_english() -> None:
+    """Numbers, durations and lists are written as in English sentences."""
+    assert ["1 message", "12,345 messages"] == [words.count(n, "message") for n in (1, 12_345)]
+    seconds = (0.2, 59, 119, 120, 3600, 7300, 90_000, 1e6, math.inf)
+    assert ["0 s", "59 s", "119 s", "2 min", "1 h", "2 h 1 min", "25 h", "11 days", "forever"] == [
+        words.duration(each) for each in seconds
+    ]
+    assert ["", "a", "a and b", "a, b and c", "a, b, c and 2 more"] == [
+        words.names(text) for text in ("", "a", "ab", "abc", "abcde")
+    ]
