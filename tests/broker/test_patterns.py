@@ -90,7 +90,20 @@ def test_patterns_of_both_languages(text: str, matching: str, other: str | None)
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
     "text",
-    ["(", "a)", "[a", "[b-a]", "*", "a**", "(?=a)", r"(a)\1", r"\y", "a\\", "x" * (TEXT_MAX + 1)],
+    [
+        "(",
+        "a)",
+        "[a",
+        "[b-a]",
+        "*",
+        "a**",
+        "(?=a)",
+        r"(a)\1",
+        r"\y",
+        "a\\",
+        "\ud800",
+        "x" * (TEXT_MAX + 1),
+    ],
 )
 def test_patterns_of_neither(text: str) -> None:
     """What Go refuses is refused by both engines."""

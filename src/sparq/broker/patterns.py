@@ -25,6 +25,8 @@ COST_MAX: Final = 4_000_000
 PATTERN_BYTES_MAX: Final = 1 << 20  # memory of a compiled pattern of `google-re2`
 TEXT_MAX: Final = 8 << 10
 
+_HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
+"""What JSON may contain, but UTF-8 may not."""
 _ATOM: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 """An escape or a class: nothing in it is an operator."""
 _SHARED_ESCAPE: Final = re.compile(r"\\(?:[dDwWsSbBAzfnrtv]|(?![0-9A-Za-z])[\0-\x7f])")
@@ -53,6 +55,8 @@ def compiled(text: str) -> tuple[Pattern, int]:
     """
     if len(text) > TEXT_MAX:
         raise PatternError(f"it has more than {TEXT_MAX:,} characters")
+    if _HALF_CHARACTER.search(text):
+        raise PatternError("it has half of a surrogate pair, which no name contains")
     if re2 is not None:
         options = re2.Options()
         options.log_errors, options.max_mem = False, PATTERN_BYTES_MAX
