@@ -52,18 +52,17 @@ def _accept_any_size() -> None:
     """Accept negative sizes in a client's receiver, also -4, which leads to the same frame."""
 
     def frames(self: receiver.Receiver) -> Iterator[tuple[int, bytes]]:
-        inflow = self._inflow
         while True:
-            data, at = inflow.data, inflow.at
+            data, at = self._data, self._at
             if len(data) - at < FRAME_HEADER_SIZE:
-                return inflow.wait_for(FRAME_HEADER_SIZE)
+                return self._wait_for(FRAME_HEADER_SIZE)
             size, kind = struct.unpack_from(">ii", data, at)
             if not -4 <= size <= self._max_frame_bytes:
                 raise receiver.FrameError("not a frame")
             end = at + 4 + size
             if end > len(data):
-                return inflow.wait_for(4 + size)
-            inflow.at = end
+                return self._wait_for(4 + size)
+            self._at = end
             yield kind, data[at + FRAME_HEADER_SIZE : end]
 
     setattr(receiver.Receiver, "frames", frames)  # noqa: B010 - a replacement as well

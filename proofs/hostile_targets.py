@@ -56,9 +56,9 @@ from sparq.protocol.compression import Compression, CompressionError, Deflate, S
 from sparq.protocol.errors import ERRORS, RemoteError
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.identify import negotiate
-from sparq.protocol.mpub import parse_body
 from sparq.protocol.parser import CommandParser, LineTooLong
 from sparq.protocol.receiver import FrameError, Receiver, decode_message
+from sparq.protocol.runs import parse_body
 from sparq.testing import START_WALL_NS, ManualClock, MemoryDisk
 from sparq.wire import client as handshake
 
@@ -107,8 +107,8 @@ LINES: Final = (
     commands.nop(),
     commands.attach("t", "c"),
     commands.ends("t"),
-    commands.ends_at_time("t", 1 << 60),
-    commands.ends_after("t", 1, 2),
+    commands.ends("t", "time", 1 << 60),
+    commands.ends("t", "after", 1, 2),
     commands.read("t", "00" * 16, 0, 10, 1000),
     commands.commit("t", "c", 1, 2),
 )
@@ -168,7 +168,7 @@ def identify(data: bytes) -> object:
     assert 1 <= granted.output_buffer_size <= LIMITS.max_output_buffer_size
     granted.reply_data()
     granted.client_id.encode()
-    return granted.upgrades, granted.feature_negotiation, granted.sample_rate > 0
+    return granted.upgrades, granted.reply is None, granted.sample_rate > 0
 
 
 def authorize(data: bytes) -> object:

@@ -150,13 +150,13 @@ def test_ends_returns_the_first_and_end_index(harness: BrokerHarness) -> None:
     first = int(ends["first"])
     assert (int(ends["end"]), ends["first_ordinal"], ends["end_ordinal"]) == (first + 10, 0, 10)
 
-    at = ask(client, commands.ends_at_time("t", times[2] + 1))
+    at = ask(client, commands.ends("t", "time", times[2] + 1))
     assert (int(at["at"]), at["at_ordinal"]) == (first + 6, 6)
-    late = ask(client, commands.ends_at_time("t", times[4] + 1))
+    late = ask(client, commands.ends("t", "time", times[4] + 1))
     assert late["at"] == ends["end"]
-    after = ask(client, commands.ends_after("t", first + 1, 4))
+    after = ask(client, commands.ends("t", "after", first + 1, 4))
     assert (int(after["at"]), after["at_ordinal"], after["from_ordinal"]) == (first + 5, 5, 1)
-    beyond = ask(client, commands.ends_after("t", first, 999))
+    beyond = ask(client, commands.ends("t", "after", first, 999))
     assert beyond["at"] == ends["end"]
 
 
@@ -175,7 +175,7 @@ def test_ends_returns_how_far_a_size_reaches(harness: BrokerHarness) -> None:
     assert len(bodies) == 2  # each publish is an extent of its own
 
     found = [
-        ask(client, commands.ends_within("t", first + begin, size))
+        ask(client, commands.ends("t", "within", first + begin, size))
         for begin, size in ((0, 0), (0, 140_000), (0, 150_000), (1, 999_999), (8, 5))
     ]
     assert [2, 2, 4, 8, 8] == [int(answer["at"]) - first for answer in found]
@@ -209,7 +209,7 @@ def test_ends_that_needs_the_disk_keeps_its_place_among_the_replies() -> None:
     begin = ask(client, commands.ends("t"))
 
     client.say(
-        commands.ends_at_time("t", harness.clock.wall_ns - 20_000_000_000) + commands.ends("nope")
+        commands.ends("t", "time", harness.clock.wall_ns - 20_000_000_000) + commands.ends("nope")
     )
 
     found, refused = client.answers()

@@ -144,23 +144,6 @@ def test_bodies_iterate_and_count() -> None:
 # Ids
 
 
-@given(INDEXES, NODES)
-def test_an_id_contains_its_node_id_and_index(index: int, node_id: int) -> None:
-    """An id contains its node id and index."""
-    text = f.message_id(index, node_id)
-
-    assert len(text) == 16
-    assert f.parse_raw_id(text) == node_id << 54 | index
-
-
-@given(st.lists(INDEXES, max_size=40), NODES)
-def test_many_ids_equal_single_ones(indexes: list[int], node_id: int) -> None:
-    """`message_ids` equals `message_id` for each index."""
-    texts = f.message_ids(np.array(indexes, np.int64), node_id)
-
-    assert texts.tolist() == [f.message_id(index, node_id) for index in indexes]
-
-
 ID_TEXTS = st.one_of(
     st.integers(0, (1 << 64) - 1).map(lambda raw: b"%016x" % raw),
     st.integers(0, (1 << 64) - 1).map(lambda raw: b"%016X" % raw),
@@ -213,15 +196,6 @@ def test_one_count_of_attempts_for_all() -> None:
 
     assert patched == b"".join(plain_frame(b"b" * 20, 1 << 54 | 5 + n, 9, 65_535) for n in range(3))
     assert frames == before
-
-
-def test_take_returns_frames_in_the_requested_order() -> None:
-    """Frames are taken in the requested order, with repetitions, or none at all."""
-    frames, ends = batch.encode_frames([f.BodySlices.of([b"a", b"bb", b"ccc"])], 0, 0, 0)
-    single = [plain_frame(body, at, 0) for at, body in enumerate([b"a", b"bb", b"ccc"])]
-
-    assert f.take(frames, ends, [2, 0, 0]) == single[2] + single[0] + single[0]
-    assert f.take(frames, ends, []) == b""
 
 
 @given(MIXED_BODIES, st.data())

@@ -168,14 +168,7 @@ def test_a_message_frame_is_decoded() -> None:
     """A message frame is decoded to timestamp, attempts, id and body."""
     frames, _ = batch.encode_frames([f.BodySlices.of([b"body"])], 5, 1, 77)
 
-    assert decode_message(frames[8:]) == (77, 1, f.message_id(5, 1), b"body")
-
-
-def test_attempts_are_unsigned() -> None:
-    """Attempts above 32,767 are not negative."""
-    frames, ends = batch.encode_frames([f.BodySlices.of([b""])], 5, 1, 77)
-
-    assert decode_message(bytes(f.patch_attempts(frames, ends, 65_535))[8:])[1] == 65_535
+    assert decode_message(frames[8:]) == (77, 1, b"%016x" % (1 << 54 | 5), b"body")
 
 
 def test_a_message_without_its_header_is_refused() -> None:

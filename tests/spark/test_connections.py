@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from sparq.client.errors import WrongPeerError
-from sparq.client.layer_options import LayerOptions
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.spark import connections
@@ -19,6 +18,7 @@ from sparq.spark.connections import NsqdDiscovery, check_peers
 from sparq.spark.errors import DataLossError, SupersededError, UnreachableError
 from sparq.spark.offsets import TopicSelection
 from sparq.spark.options import ClusterOptions
+from sparq.wire.layer_options import LayerOptions
 from tests.client.certificates import certificates, server_context
 from tests.spark.range_server import RangeServer, key
 from tests.spark.reading import Follower, indexes, rows_of

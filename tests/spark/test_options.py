@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.protocol import commands
 from sparq.spark.offsets import COMMITTED, EARLIEST, LATEST, Positions, TopicSelection
 from sparq.spark.options import (
@@ -15,6 +14,7 @@ from sparq.spark.options import (
     SourceOptions,
     check_names,
 )
+from sparq.wire.layer_options import PLAIN, LayerOptions
 from tests.client.certificates import certificates
 
 NSQD = {"nsqd_tcp_addresses": "127.0.0.1:4150"}

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from sparq.client.errors import AuthRequiredError, TlsError, WrongPeerError
-from sparq.client.layer_options import LayerOptions
 from sparq.protocol.errors import RemoteError
-from sparq.wire.client import FOLLOWS, ClientConnection, Stage
+from sparq.wire.client import ClientConnection, Stage
+from sparq.wire.layer_options import LayerOptions
 from tests.client.certificates import Certificates, certificates, server_context
 from tests.client.counterpart import Counterpart, frame
 
@@ -391,24 +391,3 @@ def test_a_bomb_in_place_of_an_ok_is_refused() -> None:
         tracemalloc.stop()
 
     assert peak < 4 << 20
-
-
-def test_stage_shows_how_far_the_handshake_is() -> None:
-    """`stage` shows how far the handshake is, for errors when the peer disconnects."""
-    client = new_handshake(LayerOptions(snappy=True, auth_secret=SECRET))
-    stages = [client.stage]
-    client.feed(frame(0, b'{"snappy":true,"auth_required":true}'))
-    stages.append(client.stage)
-
-    assert stages == ["IDENTIFY", "snappy"]
-
-
-def test_no_stage_leads_back() -> None:
-    """Every stage is reachable, none leads back, and READY is the last."""
-    order = list(Stage)
-
-    assert set(order) - {Stage.IDENTIFY} == {to for after in FOLLOWS.values() for to in after}
-    assert Stage.READY not in FOLLOWS
-    for stage, after in FOLLOWS.items():
-        assert after[-1] is Stage.READY
-        assert all(order.index(stage) < order.index(to) for to in after)

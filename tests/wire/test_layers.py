@@ -5,7 +5,6 @@ import zlib
 from itertools import pairwise
 from typing import Any
 
-import cramjam
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -149,18 +148,6 @@ def test_damage_raises_layer_error(files: Certificates, kind: str) -> None:
 
     with pytest.raises(LayerError, match="TLS" if kind.startswith("tls") else kind):
         read_all(peer.client)
-
-
-def test_a_snappy_chunk_with_too_large_a_size_is_refused() -> None:
-    """A snappy chunk that claims too large a size is refused before it is inflated."""
-    layers = Layers()
-    layers.compression = Snappy()
-    lie = cramjam.snappy.compress_raw(bytes(1 << 20))
-    chunk = b"\0" + (len(bytes(lie)) + 4).to_bytes(3, "little") + bytes(4) + bytes(lie)
-    layers.feed(b"\xff\x06\0\0sNaPpY" + chunk)
-
-    with pytest.raises(LayerError, match="snappy"):
-        layers.read()
 
 
 def test_close_notify_ends_the_layers(files: Certificates) -> None:

@@ -163,16 +163,6 @@ def test_a_failed_handshake_raises_layer_error(files: Certificates) -> None:
     assert server.parser.needs_tls
 
 
-def test_tls_alone_is_an_upgrade_without_compression(files: Certificates) -> None:
-    """`finish_upgrade` returns false without compression: no second OK is due."""
-    server = opened()
-    server.note_granted(granted(tls_v1=True))
-    server.start_tls(server_context(files))
-
-    assert not server.finish_upgrade()
-    assert ConnectionState.OPEN is server.state
-
-
 def test_no_upgrade_begins_for_a_client_that_has_ended_its_side() -> None:
     """No upgrade begins after the client has half-closed the connection.
 

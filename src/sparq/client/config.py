@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from sparq.client.arguments import parse_local
-from sparq.client.layer_options import LayerOptions
 from sparq.options.declare import described, option
 from sparq.options.mistakes import nearest
 from sparq.options.units import MILLISECOND, SECOND, parse_duration
-from sparq.protocol.identify import SPARQ_VERSION
+from sparq.protocol import SPARQ_VERSION
+from sparq.wire.layer_options import LayerOptions
 
 MINUTE: Final = 60.0
 HOUR: Final = 3600.0

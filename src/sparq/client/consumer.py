@@ -37,7 +37,6 @@ from sparq.client.config import Config
 from sparq.client.connection import open_connection
 from sparq.client.discovery import Connecting, Filter
 from sparq.client.errors import ClosedError, ConnectionLostError, SparqClientError
-from sparq.client.layer_options import check_option
 from sparq.client.log_fields import FieldLogger, about, of_message
 from sparq.client.message import Message, Respond
 from sparq.client.pool import background
@@ -47,6 +46,7 @@ from sparq.protocol import commands
 from sparq.protocol.dead_letters import DeadLetterHistory
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.names import is_dead_letter_topic
+from sparq.wire.layer_options import check_option
 
 Handler = Callable[[Message], object]
 

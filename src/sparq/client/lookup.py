@@ -14,11 +14,11 @@ from yarl import URL
 
 from sparq.client.config import Config
 from sparq.client.errors import reason_of
-from sparq.client.layer_options import check_lookupd_status
 from sparq.protocol import lookup
 from sparq.protocol.bounded import collected
 from sparq.protocol.names import one_line
 from sparq.wire.errors import tls_reason
+from sparq.wire.layer_options import check_lookupd_status
 
 CHUNK_SIZE: Final = 65_536
 FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)

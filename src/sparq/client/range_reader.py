@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from sparq.client.blocking.connection import BlockingConnection, Parts
 from sparq.client.errors import SparqClientError, WrongPeerError
-from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.layout import FRAME_RANGE
+from sparq.wire.layer_options import PLAIN, LayerOptions
 
 RANGE_FEATURE: Final = "sparq_range"
 SIZES_VERSION: Final = 2
@@ -145,11 +145,11 @@ class RangeReader:
 
     def place_at_time(self, topic: str, wall_ns: int) -> Place:
         """Return the position of the first message at or after a time, else the log's end."""
-        return self._understood(_place, self._ask_json(commands.ends_at_time(topic, wall_ns)))
+        return self._understood(_place, self._ask_json(commands.ends(topic, "time", wall_ns)))
 
     def place_after(self, topic: str, index: int, count: int) -> Place:
         """Return the position `count` messages after `index`, at most the log's end."""
-        return self._understood(_place, self._ask_json(commands.ends_after(topic, index, count)))
+        return self._understood(_place, self._ask_json(commands.ends(topic, "after", index, count)))
 
     def place_within(self, topic: str, index: int, max_bytes: int) -> Place:
         """Return the position that at most `max_bytes` of stored batches reach from `index` on.
@@ -165,7 +165,7 @@ class RangeReader:
             raise NoRangesError(
                 f"nsqd {self.address} is too old to report the sizes of ranges: upgrade it"
             )
-        command = commands.ends_within(topic, index, max_bytes)
+        command = commands.ends(topic, "within", index, max_bytes)
         return self._understood(_place, self._ask_json(command))
 
     def commit(self, topic: str, channel: str, epoch: int, index: int) -> None:

@@ -43,7 +43,7 @@ from sparq.options.units import SECOND
 from sparq.program import lifecycle
 from sparq.program.lifecycle import StartError
 from sparq.program.stdout import sparq_version
-from sparq.protocol.identify import NSQ_VERSION
+from sparq.protocol import NSQ_VERSION
 from sparq.protocol.names import is_valid_name
 
 NOT_HTML: Final = ("/api", "/config", "/metrics", "/ping", "/static")

@@ -31,11 +31,11 @@ from sparq.nsqd.message_actions import MessageActions
 from sparq.nsqd.policies import PolicyRoutes
 from sparq.nsqd.redriving import Redriving
 from sparq.options.units import MILLISECOND, SECOND
+from sparq.protocol import NSQ_VERSION
 from sparq.protocol.errors import DRAINING, RemoteError
 from sparq.protocol.frames import BodySlices
-from sparq.protocol.identify import NSQ_VERSION
-from sparq.protocol.mpub import parse_body
 from sparq.protocol.names import is_valid_name
+from sparq.protocol.runs import parse_body
 
 if TYPE_CHECKING:
     from sparq.nsqd.reload import Reloader

@@ -31,9 +31,8 @@ from typing import TYPE_CHECKING, Any
 from sparq.broker.drain_file import NONE, Draining
 from sparq.daemon import address
 from sparq.nsqd.options import http_timeouts
-from sparq.protocol import go_json, lookup
+from sparq.protocol import NSQ_VERSION, go_json, lookup
 from sparq.protocol.bounded import collected
-from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.names import is_ephemeral
 
 if TYPE_CHECKING:

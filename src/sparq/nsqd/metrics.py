@@ -24,7 +24,7 @@ from sparq.nsqd.stats_format import remaining
 from sparq.nsqd.timings import COMMITS, SYNCS
 from sparq.options.units import SECOND
 from sparq.program.stdout import sparq_version
-from sparq.protocol.identify import NSQ_VERSION
+from sparq.protocol import NSQ_VERSION
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker

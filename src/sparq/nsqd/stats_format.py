@@ -28,8 +28,7 @@ from sparq.broker import stats
 from sparq.broker.latency import OFF
 from sparq.options.units import MICROSECOND, MILLISECOND, SECOND, format_duration
 from sparq.program.stdout import sparq_version, version_line
-from sparq.protocol import go_json
-from sparq.protocol.identify import NSQ_VERSION
+from sparq.protocol import NSQ_VERSION, go_json
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker

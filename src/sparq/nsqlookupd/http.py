@@ -24,7 +24,7 @@ from sparq.daemon.prometheus_text import (
 )
 from sparq.nsqlookupd.registry import RegisteredNsqd, Registration, Registry
 from sparq.program.stdout import sparq_version
-from sparq.protocol.identify import NSQ_VERSION
+from sparq.protocol import NSQ_VERSION
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_valid_name
 

@@ -24,7 +24,7 @@ from sparq.nsqlookupd.registry import Registry
 from sparq.nsqlookupd.tcp import LookupConnection, instant
 from sparq.options.units import SECOND
 from sparq.program import lifecycle
-from sparq.protocol.identify import NSQ_VERSION
+from sparq.protocol import NSQ_VERSION
 
 CHECK_SECONDS: Final = 1.0
 """How often the tokens of connected nsqds are checked for expiry."""

@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 
-from sparq.protocol.identify import NSQ_VERSION, SPARQ_VERSION
+from sparq.protocol import NSQ_VERSION, SPARQ_VERSION
 
 
 def sparq_version() -> str:

@@ -44,7 +44,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from sparq.protocol.frames import VECTOR_MIN, BodySlices, Ends
@@ -83,7 +82,6 @@ Dues = Sequence[tuple[int, int]]
 _HEADER: Final = struct.Struct("<4sHBBB3xIQQqqqIIIII4x")
 _OFFSET: Final = struct.Struct("<Q")
 _FRAME: Final = struct.Struct(">iiqH16s")
-_BIG_U32: Final = np.dtype(">u4")
 _BIG_U64: Final = np.dtype(">u8")
 _SECTION: Final = struct.Struct("<HHI")
 _DUES: Final = struct.Struct("<II")
@@ -92,7 +90,6 @@ _BIG_ENDIAN: Final = sys.byteorder == "big"
 _CHECKSUM_AT: Final = 16
 _CHECKSUM_END: Final = 24
 _NO_CHECKSUM: Final = bytes(8)
-_PADDING: Final = tuple(bytes(size) for size in range(ALIGNMENT))
 _JOIN_BELOW: Final = 1 << 16
 """Smaller batches are joined into one buffer: a copy is cheaper than a gathering write."""
 
@@ -189,19 +186,10 @@ def encode_frames(
         header = _FRAME.pack(30 + size, FRAME_MESSAGE, timestamp_ns, 1, id_text)
         frame = b"".join((header, memoryview(piece.buffer)[start : start + size]))
         return frame, np.array((FRAME_OVERHEAD + size,), np.uint32)
-    if count < VECTOR_MIN:
-        return encode_frames_scalar(pieces, first_index, node_id, timestamp_ns)
-    ids = _consecutive_ids(count, first_index, node_id)
     # With many pieces of few bodies, slicing each body is cheaper than filling piece by piece.
     if count >= VECTOR_MIN * len(pieces) and (size := _one_size(pieces)):
-        return _encode_equal(pieces, ids, size, timestamp_ns)
-    sizes = _all_sizes(pieces)
-    headers = _headers(sizes, ids, timestamp_ns)
-    parts: list[Buffer] = [b""] * (2 * count)
-    # The last byte of a header is a hex digit, so S34 items keep all their bytes.
-    parts[0::2] = headers.view("S34").ravel().tolist()
-    parts[1::2] = [body for piece in pieces for body in _cut(piece)]
-    return b"".join(parts), np.cumsum(sizes + FRAME_OVERHEAD).astype(np.uint32)
+        return _encode_equal(pieces, count, size, (first_index, node_id, timestamp_ns))
+    return encode_frames_scalar(pieces, first_index, node_id, timestamp_ns)
 
 
 def encode_frames_scalar(
@@ -222,13 +210,6 @@ def encode_frames_scalar(
     return b"".join(parts), np.array(ends, np.uint32)
 
 
-def _consecutive_ids(count: int, first_index: int, node_id: int) -> NDArray[np.uint8]:
-    """The hex digits of `count` consecutive ids, shape (count, 16)."""
-    raw = np.arange(first_index, first_index + count, dtype=np.uint64)
-    raw |= np.uint64(node_id << INDEX_BITS)
-    return np.frombuffer(hexlify(raw.astype(_BIG_U64).data), np.uint8).reshape(count, ID_SIZE)
-
-
 def _one_size(pieces: Sequence[BodySlices]) -> int:
     """The common size of all bodies; 0 if sizes differ or all bodies are empty."""
     size = int(next(piece.sizes[0] for piece in pieces if len(piece.sizes)))
@@ -244,52 +225,32 @@ def _one_size(pieces: Sequence[BodySlices]) -> int:
     return size
 
 
-def _all_sizes(pieces: Sequence[BodySlices]) -> NDArray[np.int64]:
-    if all(isinstance(piece.sizes, list) for piece in pieces):
-        return np.array([size for piece in pieces for size in piece.sizes], np.int64)
-    return np.concatenate([np.asarray(piece.sizes, np.int64) for piece in pieces])
-
-
-def _headers(
-    sizes: NDArray[np.int64], ids: NDArray[np.uint8], timestamp_ns: int
-) -> NDArray[np.uint8]:
-    """The 34 header bytes before each body, shape (n, 34)."""
-    count = len(sizes)
-    template = _FRAME.pack(0, FRAME_MESSAGE, timestamp_ns, 1, bytes(ID_SIZE))
-    headers = np.frombuffer(bytearray(template * count), np.uint8).reshape(count, FRAME_OVERHEAD)
-    headers[:, :4] = (sizes + 30).astype(_BIG_U32).view(np.uint8).reshape(count, 4)
-    headers[:, ID_OFFSET:] = ids
-    return headers
-
-
 def _encode_equal(
-    pieces: Sequence[BodySlices], ids: NDArray[np.uint8], size: int, timestamp_ns: int
+    pieces: Sequence[BodySlices], count: int, size: int, template: tuple[int, int, int]
 ) -> tuple[Buffer, Ends]:
     """Encode bodies of one size: the frames are the rows of a 2-D array."""
-    count, width = len(ids), FRAME_OVERHEAD + size
+    first_index, node_id, timestamp_ns = template
+    width = FRAME_OVERHEAD + size
     rows = np.empty((count, width), np.uint8)
     header = _FRAME.pack(30 + size, FRAME_MESSAGE, timestamp_ns, 1, bytes(ID_SIZE))
     rows[:, :ID_OFFSET] = np.frombuffer(header, np.uint8, ID_OFFSET)
-    rows[:, ID_OFFSET:FRAME_OVERHEAD] = ids
+    ids = np.arange(first_index, first_index + count, dtype=np.uint64)
+    ids |= np.uint64(node_id << INDEX_BITS)
+    digits = np.frombuffer(hexlify(ids.astype(_BIG_U64).data), np.uint8)
+    rows[:, ID_OFFSET:FRAME_OVERHEAD] = digits.reshape(count, ID_SIZE)
     row = 0
     for piece in pieces:
-        following = row + len(piece.sizes)
-        _fill(rows[row:following, FRAME_OVERHEAD:], piece)
-        row = following
+        bodies = rows[row : row + len(piece.sizes), FRAME_OVERHEAD:]
+        if isinstance(piece.starts, range):  # evenly spaced: one strided copy
+            strides = (piece.starts.step, 1)
+            source = piece.buffer, piece.starts.start, strides
+            bodies[:] = np.ndarray(bodies.shape, np.uint8, *source)
+        else:
+            bodies[:] = np.frombuffer(b"".join(_cut(piece)), np.uint8).reshape(bodies.shape)
+        row += len(piece.sizes)
     # The view is safe: nothing else refers to `rows`, so they do not change any more.
     frames = rows.data.cast("B") if size >= TABLE_BODY_MIN else rows.tobytes()
     return frames, np.arange(width, count * width + 1, width, dtype=np.uint32)
-
-
-def _fill(rows: NDArray[np.uint8], piece: BodySlices) -> None:
-    """Copy bodies of one size into the rows, in one step if they are evenly spaced."""
-    count, size = rows.shape
-    starts = piece.starts
-    if isinstance(starts, range):
-        strides = (starts.step, 1)
-        rows[:] = np.ndarray((count, size), np.uint8, piece.buffer, starts.start, strides)
-        return
-    rows[:] = np.frombuffer(b"".join(_cut(piece)), np.uint8).reshape(count, size)
 
 
 def _cut(piece: BodySlices) -> list[bytes | bytearray] | list[memoryview]:
@@ -345,17 +306,15 @@ def encode(
     """
     count = len(ends)
     sections = _encode_dues(dues) if dues else b""
-    used = HEADER_SIZE + 4 * count + len(frames) + len(sections)
-    total = used + -used % ALIGNMENT
-    if total >= SIZE_LIMIT:
-        raise BatchError(f"a batch of {total} bytes is too large")
+    total = batch_size(count, len(frames), len(sections))
     ends_data = (ends.byteswap() if _BIG_ENDIAN else ends).tobytes()
-    parts: list[Buffer] = [ends_data, frames, sections, _PADDING[total - used]]
+    padding = bytes(total - HEADER_SIZE - len(ends_data) - len(frames) - len(sections))
+    parts: list[Buffer] = [ends_data, frames, sections, padding]
     if total < _JOIN_BELOW:
         parts = [b"".join(parts)]
-        checksum = xxh3_64_intdigest(parts[0])
-    else:
-        checksum = _payload_checksum(parts)
+    digest = xxh3_64()
+    for part in parts:
+        digest.update(part)
     header = _HEADER.pack(
         MAGIC,
         HEADER_SIZE,
@@ -364,7 +323,7 @@ def encode(
         HAS_DUES if sections else 0,
         log_id_short,
         0,
-        checksum,
+        digest.intdigest(),
         first_index,
         ordinal,
         publish_time_ns,
@@ -378,13 +337,6 @@ def encode(
     own = _OFFSET.pack(xxh3_64_intdigest(_OFFSET.pack(file_offset) + header, salt))
     parts[0] = b"".join((header[:_CHECKSUM_AT], own, header[_CHECKSUM_END:], parts[0]))
     return parts
-
-
-def _payload_checksum(parts: Sequence[Buffer]) -> int:
-    digest = xxh3_64()
-    for part in parts:
-        digest.update(part)
-    return digest.intdigest()
 
 
 def _encode_dues(dues: Dues) -> bytes:

@@ -46,10 +46,12 @@ class CommandKind(NamedTuple):
 
     Attributes:
         states: the connection states in which the command is allowed.
+        parameters: how many parameters the line has at least.
         body: the kind of body that follows the line.
     """
 
     states: frozenset[int]
+    parameters: int = 0
     body: BodyKind = BodyKind.NONE
 
 
@@ -58,26 +60,34 @@ _CONSUMING: Final = frozenset({STATE_SUBSCRIBED, STATE_CLOSING})
 _ALWAYS: Final = frozenset({STATE_INIT, STATE_SUBSCRIBED, STATE_CLOSING})
 
 COMMANDS: Final[dict[bytes, CommandKind]] = {
-    b"IDENTIFY": CommandKind(_INIT, BodyKind.SIZED),
-    b"AUTH": CommandKind(_INIT, BodyKind.SIZED),
-    b"SUB": CommandKind(_INIT),
+    b"IDENTIFY": CommandKind(_INIT, 0, BodyKind.SIZED),
+    b"AUTH": CommandKind(_INIT, 0, BodyKind.SIZED),
+    b"SUB": CommandKind(_INIT, 2),
     # Allowed on a subscribed connection too, as in NSQ: a consumer may publish what it makes.
-    b"PUB": CommandKind(_ALWAYS, BodyKind.MESSAGE),
-    b"MPUB": CommandKind(_ALWAYS, BodyKind.MESSAGES),
-    b"DPUB": CommandKind(_ALWAYS, BodyKind.MESSAGE),
+    b"PUB": CommandKind(_ALWAYS, 1, BodyKind.MESSAGE),
+    b"MPUB": CommandKind(_ALWAYS, 1, BodyKind.MESSAGES),
+    b"DPUB": CommandKind(_ALWAYS, 2, BodyKind.MESSAGE),
     # RDY after CLS is not an error, but has no effect.
     b"RDY": CommandKind(_CONSUMING),
-    b"FIN": CommandKind(_CONSUMING),
-    b"REQ": CommandKind(_CONSUMING),
-    b"TOUCH": CommandKind(_CONSUMING),
+    b"FIN": CommandKind(_CONSUMING, 1),
+    b"REQ": CommandKind(_CONSUMING, 2),
+    b"TOUCH": CommandKind(_CONSUMING, 1),
     b"CLS": CommandKind(frozenset({STATE_SUBSCRIBED})),
     b"NOP": CommandKind(_ALWAYS),
     # Range reading, an extension of sparq.
-    b"ATTACH": CommandKind(_INIT),
-    b"ENDS": CommandKind(_ALWAYS),
-    b"READ": CommandKind(_ALWAYS),
-    b"COMMIT": CommandKind(_ALWAYS),
+    b"ATTACH": CommandKind(_INIT, 2),
+    b"ENDS": CommandKind(_ALWAYS, 1),
+    b"READ": CommandKind(_ALWAYS, 5),
+    b"COMMIT": CommandKind(_ALWAYS, 4),
 }
+
+ENDS_NUMBERS: Final = {
+    "": (),
+    "time": ("time",),
+    "after": ("index", "count"),
+    "within": ("index", "bytes"),
+}
+"""The kinds of ENDS, and the names of their numbers."""
 
 
 # Received commands. Runs are not frozen dataclasses: freezing triples the cost of creating one.
@@ -366,24 +376,9 @@ def attach(topic: str, channel: str) -> bytes:
     return _line(b"ATTACH", topic, channel)
 
 
-def ends(topic: str) -> bytes:
-    """ENDS for the log's ends alone."""
-    return _line(b"ENDS", topic)
-
-
-def ends_at_time(topic: str, wall_ns: int) -> bytes:
-    """ENDS with the first index published at or after a wall time (ns since 1970)."""
-    return _line(b"ENDS", topic, "time", wall_ns)
-
-
-def ends_after(topic: str, index: int, count: int) -> bytes:
-    """ENDS with the index `count` messages after `index`."""
-    return _line(b"ENDS", topic, "after", index, count)
-
-
-def ends_within(topic: str, index: int, max_bytes: int) -> bytes:
-    """ENDS with the index up to which `max_bytes` of stored batches reach from `index`."""
-    return _line(b"ENDS", topic, "within", index, max_bytes)
+def ends(topic: str, kind: str = "", *numbers: int) -> bytes:
+    """ENDS: the log's ends, and the index of a message; see ``ReadEnds`` for kinds and numbers."""
+    return _line(b"ENDS", topic, kind, *numbers) if kind else _line(b"ENDS", topic)
 
 
 def read(topic: str, log: str, first: int, end: int, max_bytes: int) -> bytes:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from cramjam import CompressionError as CramjamCompressionError
 from cramjam import DecompressionError, snappy
@@ -52,32 +52,6 @@ _COMPRESSED, _PLAIN, _SKIPPABLE, _IDENTIFIER = 0x00, 0x01, 0x80, 0xFF
 
 class CompressionError(Exception):
     """The peer's bytes do not follow the negotiated format."""
-
-
-class Compression(Protocol):
-    """The interface of both compressions.
-
-    Attributes:
-        ended: the peer has ended its compressed stream; no data follows.
-    """
-
-    ended: bool
-
-    def compress(self, parts: Iterable[Buffer]) -> bytes:
-        """Compress all parts up to the last byte into one piece, ready to send."""
-        ...
-
-    def feed(self, data: Buffer) -> None:
-        """Store bytes received from the peer."""
-        ...
-
-    def read(self) -> bytes:
-        """The next inflated bytes, at most `PIECE_BYTES`; empty if more input is needed.
-
-        Raises:
-            CompressionError: the stream is damaged, or declares a wrong size.
-        """
-        ...
 
 
 class Deflate:
@@ -115,7 +89,9 @@ class Deflate:
         inflater = self._inflater
         while not self.ended:
             # zlib may hold output back even after it has consumed all input: call it once more.
-            arrived = self._slice or self._next_slice()
+            arrived = self._slice
+            if not arrived:
+                arrived, self._input = self._input[:SLICE_BYTES], self._input[SLICE_BYTES:]
             try:
                 data = inflater.decompress(arrived, PIECE_BYTES)
             except zlib.error as error:
@@ -127,11 +103,6 @@ class Deflate:
             if not arrived:
                 break
         return b""
-
-    def _next_slice(self) -> Buffer:
-        piece = self._input[:SLICE_BYTES]
-        self._input = self._input[SLICE_BYTES:]
-        return piece
 
 
 class Snappy:
@@ -147,21 +118,17 @@ class Snappy:
     def compress(self, parts: Iterable[Buffer]) -> bytes:
         """Compress all parts into chunks; the stream identifier precedes the very first chunk."""
         data = memoryview(b"".join(parts))
-        chunks = (
-            self._chunk(data[at : at + CHUNK_BYTES]) for at in range(0, len(data), CHUNK_BYTES)
-        )
+        chunks = []
+        for at in range(0, len(data), CHUNK_BYTES):
+            try:
+                chunk = memoryview(snappy.compress(data[at : at + CHUNK_BYTES]))
+            except CramjamCompressionError as error:
+                raise CompressionError(f"snappy: {error}") from error
+            # cramjam makes a whole stream of each call. Chunks do not depend on each other, so
+            # without their identifiers these streams are one stream.
+            chunks.append(chunk[len(STREAM_IDENTIFIER) :] if self._is_open else chunk)
+            self._is_open = True
         return b"".join(chunks)
-
-    def _chunk(self, data: memoryview) -> memoryview:
-        try:
-            chunk = memoryview(snappy.compress(data))
-        except CramjamCompressionError as error:
-            raise CompressionError(f"snappy: {error}") from error
-        # cramjam makes a whole stream of each call. Chunks do not depend on each other, so without
-        # their identifiers these streams are one stream.
-        skip = len(STREAM_IDENTIFIER) if self._is_open else 0
-        self._is_open = True
-        return chunk[skip:]
 
     def feed(self, data: Buffer) -> None:
         """Store received bytes; the rest of a skippable chunk is dropped."""
@@ -195,11 +162,8 @@ class Snappy:
             self._to_skip = end - len(data)
             at = len(data)
         del data[:at]
-        return self._inflate(chunks, size) if size else b""
-
-    def _inflate(self, chunks: bytearray, size: int) -> bytes:
         try:
-            return bytes(snappy.decompress(chunks, output_len=size))
+            return bytes(snappy.decompress(chunks, output_len=size)) if size else b""
         except DecompressionError as error:
             raise CompressionError(f"snappy: {error}") from error
 
@@ -237,22 +201,14 @@ class Snappy:
         body_at += CHECKSUM_SIZE
         if kind == _PLAIN:
             return size - CHECKSUM_SIZE
-        return _claimed_size(data[body_at : body_at + 5])
+        header = data[body_at : body_at + 5]
+        try:
+            claimed: int = snappy.decompress_raw_len(header)
+        except DecompressionError as error:
+            raise CompressionError(f"snappy: {error}") from error
+        if not header or claimed > CHUNK_BYTES_MAX:
+            raise CompressionError(f"snappy: uncompressed chunk size of {claimed} bytes is invalid")
+        return claimed
 
 
-def _claimed_size(header: bytearray) -> int:
-    """Parse the uncompressed size at the start of a snappy block.
-
-    Raises:
-        CompressionError: there is no valid size, or it exceeds the chunk limit.
-    """
-    size = 0
-    for position, byte in enumerate(header):
-        size |= (byte & 0x7F) << (7 * position)
-        if byte < 0x80:
-            if size > CHUNK_BYTES_MAX:
-                raise CompressionError(
-                    f"snappy: uncompressed chunk size of {size} bytes is too large"
-                )
-            return size
-    raise CompressionError("snappy: chunk has no valid uncompressed size")
+Compression = Deflate | Snappy

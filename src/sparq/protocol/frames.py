@@ -9,7 +9,6 @@
 3. Functions over runs have an array path and, for few items, a scalar path with the same result.
 """
 
-from binascii import hexlify
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -23,7 +22,6 @@ from sparq.protocol.layout import (
     ATTEMPTS_OFFSET,
     FRAME_HEADER_SIZE,
     ID_SIZE,
-    INDEX_BITS,
     INVALID_ID,
     Buffer,
 )
@@ -81,32 +79,6 @@ class BodySlices:
         return int(sum(self.sizes)) if isinstance(self.sizes, list) else int(self.sizes.sum())
 
 
-def joined(runs: Sequence[Run]) -> NDArray[np.int64]:
-    """Concatenate runs into one array."""
-    return np.concatenate([_as_array(run) for run in runs])
-
-
-def _as_array(run: Run) -> NDArray[np.int64]:
-    # numpy would convert a range item by item.
-    if isinstance(run, range):
-        return np.arange(run.start, run.stop, run.step, dtype=np.int64)
-    return run
-
-
-# Ids
-
-
-def message_id(index: int, node_id: int) -> bytes:
-    """The message id, 16 hex digits, of an index at a node."""
-    return b"%016x" % (node_id << INDEX_BITS | index)
-
-
-def message_ids(indexes: NDArray[np.int64], node_id: int) -> NDArray[np.bytes_]:
-    """The message ids of many indexes, shape (n,), dtype S16."""
-    raw = (np.asarray(indexes).astype(np.uint64) | np.uint64(node_id << INDEX_BITS)).astype(">u8")
-    return np.frombuffer(hexlify(raw.tobytes()), "S16")
-
-
 def parse_raw_id(text: Buffer) -> int:
     """The number that an id encodes; INVALID_ID if it is not 16 lower-case hex digits."""
     if len(text) != ID_SIZE:
@@ -162,10 +134,3 @@ def patch_timestamps(
     at = starts[:, None] + np.arange(FRAME_HEADER_SIZE, ATTEMPTS_OFFSET)
     cells[at] = timestamps.astype(">i8").view(np.uint8).reshape(-1, 8)
     return bytes(patched)
-
-
-def take(frames: Buffer, ends: NDArray[np.integer], positions: Sequence[int]) -> bytes:
-    """The frames at these positions of the run, in the given order, as a new run."""
-    view = memoryview(frames)
-    bounds = [0, *ends.tolist()]
-    return b"".join([view[bounds[at] : bounds[at + 1]] for at in positions])

@@ -10,18 +10,15 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final, NoReturn
+from dataclasses import dataclass
+from typing import Annotated, Final, NoReturn
+
+import msgspec
 
 from sparq.options.limits import IdentifyLimits
+from sparq.protocol import NSQ_VERSION
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.go_json import to_bytes
-
-SPARQ_VERSION: Final = "0.1.0"
-"""Same as `sparq.__version__` and pyproject.toml; reading the package's metadata took 43 ms."""
-
-NSQ_VERSION: Final = "1.3.0"
-"""Clients and nsqadmin compare versions, so this is NSQ's version, not sparq's."""
 
 # What a client sends to switch heartbeats or buffering off. 0 cannot mean that: as in Go, a missing
 # key has the value 0, and means the server's default.
@@ -36,8 +33,11 @@ INT64_CHARACTERS_MAX: Final = 20
 STRICT_BODY_BYTES: Final = 64 << 10
 STRICT_DEPTH: Final = 20
 
+_LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Granted:
     """The settings of a connection after IDENTIFY.
 
@@ -62,7 +62,6 @@ class Granted:
     msg_timeout_ms: int
     topology_region: str
     topology_zone: str
-    feature_negotiation: bool
     dead_letter_envelopes: bool = False
     tls_v1: bool = False
     deflate: bool = False
@@ -80,6 +79,27 @@ class Granted:
         return b"OK" if self.reply is None else to_bytes(self.reply)
 
 
+class _Request(msgspec.Struct):
+    """The keys that are used; a missing key, or null, has the zero value."""
+
+    client_id: str = ""
+    hostname: str = ""
+    heartbeat_interval: _Int64 = 0
+    output_buffer_size: _Int64 = 0
+    output_buffer_timeout: _Int64 = 0
+    feature_negotiation: bool = False
+    tls_v1: bool = False
+    deflate: bool = False
+    deflate_level: _Int64 = 0
+    snappy: bool = False
+    sample_rate: Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)] = 0
+    user_agent: str = ""
+    msg_timeout: _Int64 = 0
+    topology_region: str = ""
+    topology_zone: str = ""
+    dead_letter_envelopes: bool = False
+
+
 def negotiate(body: bytes, limits: IdentifyLimits, server: Mapping[str, object]) -> Granted:
     """Parse an IDENTIFY body and decide what to grant.
 
@@ -93,111 +113,107 @@ def negotiate(body: bytes, limits: IdentifyLimits, server: Mapping[str, object])
         RemoteError: the body is not such JSON, or requests a value out of range.
     """
     request = _decode(body, strict=limits.strict_identify)
-    heartbeat_ms = _heartbeat(request.heartbeat_interval, limits)
-    timeout_ms = _buffer_timeout(request.output_buffer_timeout, limits)
-    size = _buffer_size(request.output_buffer_size, limits)
-    if not 0 <= request.sample_rate <= SAMPLE_RATE_MAX:
-        _refuse(f"sample rate ({request.sample_rate})")
+    heartbeat_ms = _granted_number(
+        "heartbeat interval",
+        request.heartbeat_interval,
+        limits.heartbeat_interval_ms,
+        (INTERVAL_MIN_MS, limits.max_heartbeat_interval_ms),
+        off=None if limits.require_heartbeats else 0,
+    )
+    buffer_timeout_ms = _granted_number(
+        "output buffer timeout",
+        request.output_buffer_timeout,
+        limits.output_buffer_timeout_ms,
+        (limits.min_output_buffer_timeout_ms, limits.max_output_buffer_timeout_ms),
+        off=0,
+    )
+    buffer_size = _granted_number(
+        "output buffer size",
+        request.output_buffer_size,
+        limits.output_buffer_size,
+        (BUFFER_SIZE_MIN, limits.max_output_buffer_size),
+        off=1,
+    )
+    sample_rate = _granted_number("sample rate", request.sample_rate, 0, (0, SAMPLE_RATE_MAX))
+    msg_timeout_ms = _granted_number(
+        "msg timeout",
+        request.msg_timeout,
+        limits.msg_timeout_ms,
+        (INTERVAL_MIN_MS, limits.max_msg_timeout_ms),
+    )
+    negotiates = request.feature_negotiation
+    deflate = negotiates and limits.deflate and request.deflate
+    snappy = negotiates and limits.snappy and request.snappy
+    if deflate and snappy:
+        text = "cannot enable both deflate and snappy compression"
+        raise RemoteError("E_IDENTIFY_FAILED", text)
+    # NSQ reduces a level that is too high, where it refuses other values that are out of range.
+    level = request.deflate_level if deflate and request.deflate_level > 0 else DEFLATE_LEVEL
     granted = Granted(
         client_id=request.client_id,
         hostname=request.hostname,
         user_agent=request.user_agent,
         heartbeat_interval_ms=heartbeat_ms,
-        output_buffer_size=size,
+        output_buffer_size=buffer_size,
         # Without a buffer a timer would have nothing to flush.
-        output_buffer_timeout_ms=0 if size == 1 else timeout_ms,
-        sample_rate=request.sample_rate,
-        msg_timeout_ms=_msg_timeout(request.msg_timeout, limits),
+        output_buffer_timeout_ms=0 if buffer_size == 1 else buffer_timeout_ms,
+        sample_rate=sample_rate,
+        msg_timeout_ms=msg_timeout_ms,
         topology_region=request.topology_region,
         topology_zone=request.topology_zone,
-        feature_negotiation=request.feature_negotiation,
         dead_letter_envelopes=request.dead_letter_envelopes,
+        tls_v1=negotiates and bool(server.get("tls")) and request.tls_v1,
+        deflate=deflate,
+        deflate_level=min(level, limits.max_deflate_level),
+        snappy=snappy,
     )
-    if not granted.feature_negotiation:
-        return granted
-    granted = _upgraded(granted, request, limits, has_tls=bool(server.get("tls")))
-    return replace(granted, reply=_reply(granted, limits, server))
-
-
-# Parsing the request
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """The keys that are used; a missing key, or null, has the zero value."""
-
-    client_id: str = ""
-    hostname: str = ""
-    heartbeat_interval: int = 0
-    output_buffer_size: int = 0
-    output_buffer_timeout: int = 0
-    feature_negotiation: bool = False
-    tls_v1: bool = False
-    deflate: bool = False
-    deflate_level: int = 0
-    snappy: bool = False
-    sample_rate: int = 0
-    user_agent: str = ""
-    msg_timeout: int = 0
-    topology_region: str = ""
-    topology_zone: str = ""
-    dead_letter_envelopes: bool = False
-
-
-_TYPES: Final = {member.name: type(member.default) for member in fields(_Request)}
-_BITS: Final = {"sample_rate": 32}
-_LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+    if negotiates:
+        granted.reply = _reply(granted, limits, server)
+    return granted
 
 
 def _decode(body: bytes, *, strict: bool) -> _Request:
     """Return the request. Raises RemoteError: Go's decoder would refuse it."""
+    undecodable = RemoteError("E_BAD_BODY", "IDENTIFY failed to decode JSON body")
     try:
         # Bytes that are not UTF-8 become U+FFFD, as in Go; json.loads(bytes) might assume UTF-16.
         text = body.decode("utf-8", "replace")
         request = json.loads(text, parse_constant=_no_constant, parse_int=_integer)
     except (ValueError, RecursionError):
-        raise _undecodable() from None
+        raise undecodable from None
     # Go's decoder accepts null for a struct and sets no field.
     if request is None:
         return _Request()
     if not isinstance(request, dict) or (strict and not _is_modest(request, STRICT_DEPTH)):
-        raise _undecodable()
+        raise undecodable
     # Go's decoder ignores the case of keys (a long s counts as an s). If several keys mean one
     # field, the last one wins; each must have the field's type.
-    known = {}
-    for key, value in request.items():
-        name = key.lower().replace("\u017f", "s")
-        if name in _TYPES and value is not None:
-            known[name] = _typed(name, value)
-    return _Request(**known)
-
-
-def _typed(name: str, value: object) -> Any:
-    # Not isinstance: for Python a bool is an int, but Go's decoder refuses it for one.
-    if type(value) is not _TYPES[name]:
-        raise _undecodable()
-    if isinstance(value, str):
-        # Go's decoder replaces an escaped half of a surrogate pair. Python's keeps it, in a str
-        # that cannot be encoded as UTF-8.
-        return _LONE_SURROGATE.sub("\ufffd", value)
-    if isinstance(value, int) and value not in _range(_BITS.get(name, 64)):
-        raise _undecodable()
-    return value
+    found = _Request()
+    try:
+        for key, value in request.items():
+            name = key.lower().replace("\u017f", "s")
+            if name not in _Request.__struct_fields__ or value is None:
+                continue
+            checked = getattr(msgspec.convert({name: value}, _Request), name)
+            if isinstance(checked, str):
+                # Go's decoder replaces an escaped half of a surrogate pair. Python's keeps it, in
+                # a str that cannot be encoded as UTF-8.
+                checked = _LONE_SURROGATE.sub("\ufffd", checked)
+            setattr(found, name, checked)
+    # UnicodeEncodeError: msgspec wants to quote half of a surrogate pair that is no number.
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        raise undecodable from None
+    return found
 
 
 def _is_modest(value: object, depth: int) -> bool:
     """Whether JSON is nested at most `depth` levels and all its numbers fit in 64 bits."""
-    if isinstance(value, dict):
-        return depth > 0 and all(_is_modest(one, depth - 1) for one in value.values())
-    if isinstance(value, list):
-        return depth > 0 and all(_is_modest(one, depth - 1) for one in value)
+    if isinstance(value, dict | list):
+        each = value.values() if isinstance(value, dict) else value
+        return depth > 0 and all(_is_modest(one, depth - 1) for one in each)
     if isinstance(value, float):
         return math.isfinite(value)
-    return not isinstance(value, int) or value in _range(64)
-
-
-def _range(bits: int) -> range:
-    return range(-(1 << bits - 1), 1 << bits - 1)
+    return not isinstance(value, int) or -(1 << 63) <= value < 1 << 63
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -212,73 +228,17 @@ def _integer(digits: str) -> float:
     return int(digits) if len(digits) <= INT64_CHARACTERS_MAX else math.inf
 
 
-def _undecodable() -> RemoteError:
-    return RemoteError("E_BAD_BODY", "IDENTIFY failed to decode JSON body")
-
-
-# Deciding what is granted
-
-
-def _heartbeat(requested_ms: int, limits: IdentifyLimits) -> int:
-    if requested_ms == 0:
-        return limits.heartbeat_interval_ms
-    if requested_ms == OFF and not limits.require_heartbeats:
-        return 0
-    if not INTERVAL_MIN_MS <= requested_ms <= limits.max_heartbeat_interval_ms:
-        _refuse(f"heartbeat interval ({requested_ms})")
-    return requested_ms
-
-
-def _buffer_timeout(requested_ms: int, limits: IdentifyLimits) -> int:
-    if requested_ms == 0:
-        return limits.output_buffer_timeout_ms
-    if requested_ms == OFF:
-        return 0
-    allowed = limits.min_output_buffer_timeout_ms, limits.max_output_buffer_timeout_ms
-    if not allowed[0] <= requested_ms <= allowed[1]:
-        _refuse(f"output buffer timeout ({requested_ms})")
-    return requested_ms
-
-
-def _buffer_size(requested: int, limits: IdentifyLimits) -> int:
+def _granted_number(
+    what: str, requested: int, default: int, limits: tuple[int, int], off: int | None = None
+) -> int:
+    """The value for a request: 0 means the default, -1 `off`; others must be within limits."""
     if requested == 0:
-        return limits.output_buffer_size
-    if requested == OFF:
-        return 1
-    if not BUFFER_SIZE_MIN <= requested <= limits.max_output_buffer_size:
-        _refuse(f"output buffer size ({requested})")
+        return default
+    if requested == OFF and off is not None:
+        return off
+    if not limits[0] <= requested <= limits[1]:
+        raise RemoteError("E_BAD_BODY", f"IDENTIFY {what} ({requested}) is invalid")
     return requested
-
-
-def _msg_timeout(requested_ms: int, limits: IdentifyLimits) -> int:
-    if requested_ms == 0:
-        return limits.msg_timeout_ms
-    if not INTERVAL_MIN_MS <= requested_ms <= limits.max_msg_timeout_ms:
-        _refuse(f"msg timeout ({requested_ms})")
-    return requested_ms
-
-
-def _upgraded(
-    granted: Granted, request: _Request, limits: IdentifyLimits, *, has_tls: bool
-) -> Granted:
-    deflate = limits.deflate and request.deflate
-    snappy = limits.snappy and request.snappy
-    if deflate and snappy:
-        text = "cannot enable both deflate and snappy compression"
-        raise RemoteError("E_IDENTIFY_FAILED", text)
-    # NSQ reduces a level that is too high, where it refuses other values that are out of range.
-    level = request.deflate_level if deflate and request.deflate_level > 0 else DEFLATE_LEVEL
-    return replace(
-        granted,
-        tls_v1=has_tls and request.tls_v1,
-        deflate=deflate,
-        deflate_level=min(level, limits.max_deflate_level),
-        snappy=snappy,
-    )
-
-
-def _refuse(what: str) -> NoReturn:
-    raise RemoteError("E_BAD_BODY", f"IDENTIFY {what} is invalid")
 
 
 def _reply(

@@ -20,9 +20,8 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices, parse_raw_id
 from sparq.protocol.identify import STRICT_BODY_BYTES
 from sparq.protocol.layout import ID_SIZE
-from sparq.protocol.mpub import MpubProgress
 from sparq.protocol.names import is_valid_name, quote
-from sparq.protocol.runs import FIN_WIDTH, finish_run, publish_run
+from sparq.protocol.runs import FIN_WIDTH, MultiPublishBody, finish_run, publish_run
 
 KNOWN_MAX: Final = 64
 """Maximum lines of PUB and MPUB cached per connection."""
@@ -62,8 +61,7 @@ class CommandParser:
         self._need = 0
         self.is_waiting = True
         self._multi_topic = ""
-        self._walk: MpubProgress | None = None
-        self._body_size = 0
+        self._body: MultiPublishBody | None = None
         # Valid lines of PUB and MPUB with their handlers: most producers use few topics. They skip
         # the checks of `_command`, since both commands are allowed in every state, and `needs_tls`
         # never becomes true again.
@@ -75,8 +73,8 @@ class CommandParser:
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the connection."""
         tail = self._tail
-        if self._walk is not None:  # an MPUB is parsed in the tail itself
-            self._feed_walk(data)
+        if self._body is not None:  # an MPUB is parsed in the tail itself
+            self._feed_body(data, self._body.declared_size)
             return
         if not self.is_waiting:  # more commands can still be taken from `_data`
             data = self._data[self._at :] + data
@@ -89,12 +87,12 @@ class CommandParser:
             self._tail = bytearray()
         self._data, self._at, self.is_waiting = data, 0, False
 
-    def _feed_walk(self, data: bytes) -> None:
+    def _feed_body(self, data: bytes, declared_size: int) -> None:
         """Append the bytes that the MPUB still needs by its declared size; copy none after it."""
         tail = self._tail
         if self._data:  # more commands can still be taken from `_data`
             data = self._data[self._at :] + data
-        lacking = self._body_size - len(tail)
+        lacking = declared_size - len(tail)
         if 0 < lacking < len(data):
             tail += memoryview(data)[:lacking]
             self._data, self._at = data, lacking
@@ -114,8 +112,8 @@ class CommandParser:
         if self._dead or not self.is_waiting:
             return
         tail = self._tail
-        if self._walk is not None:
-            self._die(self._walk.cut_short(len(tail)))
+        if self._body is not None:
+            self._die(self._body.cut_short(tail))
         if self._multi_topic:
             self._die(_cut_short("MPUB", 0))
         line, newline, body = bytes(tail).partition(b"\n")
@@ -131,7 +129,7 @@ class CommandParser:
 
     def _die(self, error: Exception) -> NoReturn:
         self._dead = True
-        self._data, self._tail, self._walk = b"", bytearray(), None
+        self._data, self._tail, self._body = b"", bytearray(), None
         raise error
 
     @property
@@ -179,26 +177,62 @@ class CommandParser:
     def _command(self, line: bytes, at: int) -> c.Command | None:
         """Parse the command whose line is `line`, at position `at`."""
         words = line[: -2 if line.endswith(b"\r\n") else -1].split(b" ")
-        if self.needs_tls and words[0] != b"IDENTIFY":
-            _invalid(f"cannot {_text(words[0])} in current state (TLS required)")
+        name = _text(words[0])
+        if self.needs_tls and name != "IDENTIFY":
+            _invalid(f"cannot {name} in current state (TLS required)")
         kind = c.COMMANDS.get(words[0])
         if kind is None:
-            raise RemoteError("E_INVALID", f"invalid command {_text(words[0])}")
+            _invalid(f"invalid command {name}")
         if self.state not in kind.states:
-            raise RemoteError("E_INVALID", f"cannot {_text(words[0])} in current state")
-        return _HANDLERS[words[0]](self, words, at)
+            _invalid(f"cannot {name} in current state")
+        if name == "SUB" and not self.heartbeats:
+            _invalid("cannot SUB with heartbeats disabled")
+        if len(words) <= kind.parameters:  # more are ignored, as in NSQ
+            noun = "params" if name in ("FIN", "REQ", "TOUCH") else "parameters"
+            _invalid(f"{name} insufficient number of {noun}")
+        if kind.body is not c.BodyKind.NONE:
+            return self._command_with_body(name, words, at)
+        return self._consumer_command(name, words)
+
+    def _command_with_body(self, name: str, words: list[bytes], at: int) -> c.Command | None:
+        match name:
+            case "PUB":
+                return self._remember(CommandParser._publish, _topic(words), at)
+            case "MPUB":
+                # NSQ's error text repeats the code here.
+                topic = _topic(words, "E_BAD_TOPIC MPUB")
+                return self._remember(CommandParser._begin_multi_publish, topic, at)
+            case "DPUB":
+                return self._deferred_publish(words, at)
+            case "AUTH":
+                if len(words) != 1:
+                    _invalid("AUTH invalid number of parameters")
+                secret = self._sized("AUTH", at)
+                return None if secret is None else c.Authenticate(secret)
+        body = self._sized("IDENTIFY", at)
+        return None if body is None else c.Identify(body)
+
+    def _consumer_command(self, name: str, words: list[bytes]) -> c.Command:
+        match name:
+            case "RDY":
+                return self._ready(words)
+            case "FIN":
+                text = _message_id(words)
+                return c.Finish([parse_raw_id(text)], text)
+            case "REQ":
+                return self._requeue(words)
+            case "TOUCH":
+                text = _message_id(words)
+                return c.Touch(text, parse_raw_id(text))
+            case "SUB":
+                return c.Subscribe(_topic(words), _channel(words))
+            case "CLS":
+                return c.Close()
+            case "NOP":
+                return c.Nop()
+        return _range_command(name, words)
 
     # Publishing
-
-    def _pub(self, words: list[bytes], line_at: int) -> c.Command | None:
-        _expect(words, 1, "PUB")
-        return self._remember(CommandParser._publish, _topic(words, "PUB"), line_at)
-
-    def _mpub(self, words: list[bytes], line_at: int) -> c.Command | None:
-        _expect(words, 1, "MPUB")
-        # NSQ's error text repeats the code here.
-        topic = _topic(words, "MPUB", "E_BAD_TOPIC MPUB")
-        return self._remember(CommandParser._begin_multi_publish, topic, line_at)
 
     def _remember(self, publish: "_Publisher", topic: str, line_at: int) -> c.Command | None:
         line = self._data[line_at : self._at]
@@ -224,9 +258,8 @@ class CommandParser:
                 self._data, self._need, self.is_waiting = b"", 0, True
         return None if bodies is None else c.PublishRun(topic, bodies)
 
-    def _dpub(self, words: list[bytes], line_at: int) -> c.Command | None:
-        _expect(words, 2, "DPUB")
-        topic = _topic(words, "DPUB")
+    def _deferred_publish(self, words: list[bytes], line_at: int) -> c.Command | None:
+        topic = _topic(words)
         defer_ms = _decimal(words[2])
         if defer_ms is None:
             _invalid(f"DPUB could not parse timeout {_text(words[2])}")
@@ -241,87 +274,63 @@ class CommandParser:
         return c.TopicNeeded(topic)
 
     def _next_multi_publish(self, topic: str) -> c.Command | None:
-        walk = self._walk
-        if walk is not None:
-            return self._walk_on(topic, walk)
+        """Parse the body of an MPUB; the part of one that is cut by a chunk is in the tail."""
+        body = self._body
+        if body is not None:
+            return self._next_part(topic, body)
         data, size_max = self._data, self._limits.max_body_size
         if len(data) < self._at + 4:
             self._wait(self._at, 4)
             return None
-        (size,) = _SIZE.unpack_from(data, self._at)
-        if size <= 0:
-            raise RemoteError("E_BAD_BODY", f"MPUB invalid body size {size}")
-        if size > size_max:
-            raise RemoteError("E_BAD_BODY", f"MPUB body too big {size} > {size_max}")
+        size = _read_size("MPUB", data, self._at, size_max)
         self._at += 4
-        walk = MpubProgress(self._at, self._limits.max_msg_size, size_max)
-        if not walk.advance(data):
-            walk.rebase(self._at)
-            self._wait(self._at, walk.need)
-            self._walk, self._body_size = walk, size
+        body = MultiPublishBody(size, self._limits.max_msg_size, size_max)
+        bodies = body.parse(data, self._at)
+        if bodies is None:
+            self._wait(self._at, body.need)
+            self._body = body
             return None
-        self._at, self._multi_topic = walk.at, ""
-        return c.MultiPublish(topic, walk.bodies(data))
+        self._at, self._multi_topic = self._at + body.end, ""
+        return c.MultiPublish(topic, bodies)
 
-    def _walk_on(self, topic: str, walk: MpubProgress) -> c.Command | None:
-        """Continue an MPUB that arrives in pieces; the tail holds all of it so far."""
+    def _next_part(self, topic: str, body: MultiPublishBody) -> c.Command | None:
         tail = self._tail
-        while not walk.advance(tail):
+        while (bodies := body.parse(tail, 0)) is None:
             if not self._data:
-                self._need, self.is_waiting = walk.need, True
+                self._need, self.is_waiting = body.need, True
                 return None
             # The declared size was too small, which NSQ ignores.
             tail += memoryview(self._data)[self._at :]
             self._data, self._at = b"", 0
-        if walk.at < len(tail):
-            rest = tail[walk.at :]
-            del tail[walk.at :]
+        if body.end < len(tail):
+            rest = tail[body.end :]
+            del tail[body.end :]
             self._data, self._at = b"".join((rest, memoryview(self._data)[self._at :])), 0
-        self._tail, self._walk, self._multi_topic = bytearray(), None, ""
-        return c.MultiPublish(topic, walk.bodies(tail))
+        self._tail, self._body, self._multi_topic = bytearray(), None, ""
+        return c.MultiPublish(topic, bodies)
 
     # Bodies
 
     def _message(self, command: str, line_at: int) -> BodySlices | None:
         """The message after a line; None if it is incomplete."""
-
-        def check(size: int) -> None:
-            if size <= 0:
-                text = f"{command} invalid message body size {size}"
-                raise RemoteError("E_BAD_MESSAGE", text)
-            if size > self._limits.max_msg_size:
-                text = f"{command} message too big {size} > {self._limits.max_msg_size}"
-                raise RemoteError("E_BAD_MESSAGE", text)
-
-        size = self._take_body(line_at, check)
-        if size is None:
-            return None
-        return BodySlices(self._data, [self._at - size], [size])
+        size = self._take_body(command, line_at, self._limits.max_msg_size)
+        return None if size is None else BodySlices(self._data, [self._at - size], [size])
 
     def _sized(self, command: str, line_at: int) -> bytes | None:
         """The body after a line; None if it is incomplete."""
         size_max = self._limits.max_body_size
         if self._limits.strict_identify:
             size_max = min(size_max, STRICT_BODY_BYTES)
-
-        def check(size: int) -> None:  # NSQ's order, which differs from that of `_message`
-            if size > size_max:
-                text = f"{command} body too big {size} > {size_max}"
-                raise RemoteError("E_BAD_BODY", text)
-            if size <= 0:
-                raise RemoteError("E_BAD_BODY", f"{command} invalid body size {size}")
-
-        size = self._take_body(line_at, check)
+        size = self._take_body(command, line_at, size_max)
         return None if size is None else self._data[self._at - size : self._at]
 
-    def _take_body(self, line_at: int, check: Callable[[int], None]) -> int | None:
+    def _take_body(self, command: str, line_at: int, size_max: int) -> int | None:
         """Skip the body after the line and return its size; None if it is incomplete."""
         size_at = self._at
         if len(self._data) < size_at + 4:
             self._wait(line_at, size_at + 4 - line_at)
             return None
-        size: int = _SIZE.unpack_from(self._data, size_at)[0]
-        check(size)
+        size = _read_size(command, self._data, size_at, size_max)
         end = size_at + 4 + size
         if len(self._data) < end:
             self._wait(line_at, end - line_at)
@@ -331,23 +340,7 @@ class CommandParser:
 
     # Consuming
 
-    def _identify(self, words: list[bytes], line_at: int) -> c.Command | None:
-        body = self._sized("IDENTIFY", line_at)
-        return None if body is None else c.Identify(body)
-
-    def _auth(self, words: list[bytes], line_at: int) -> c.Command | None:
-        if len(words) != 1:
-            _invalid("AUTH invalid number of parameters")
-        secret = self._sized("AUTH", line_at)
-        return None if secret is None else c.Authenticate(secret)
-
-    def _sub(self, words: list[bytes], line_at: int) -> c.Command:
-        if not self.heartbeats:
-            _invalid("cannot SUB with heartbeats disabled")
-        _expect(words, 2, "SUB")
-        return c.Subscribe(_topic(words, "SUB"), _channel(words, "SUB"))
-
-    def _rdy(self, words: list[bytes], line_at: int) -> c.Command:
+    def _ready(self, words: list[bytes]) -> c.Command:
         if self.state == c.STATE_CLOSING:
             return c.Nop()
         count = _decimal(words[1]) if len(words) > 1 else 1
@@ -359,13 +352,7 @@ class CommandParser:
             _invalid(f"RDY count {signed} out of range 0-{self._limits.max_rdy_count}")
         return c.Ready(count)
 
-    def _fin(self, words: list[bytes], line_at: int) -> c.Command:
-        _expect(words, 1, "FIN", "params")
-        text = _message_id(words)
-        return c.Finish([parse_raw_id(text)], text)
-
-    def _req(self, words: list[bytes], line_at: int) -> c.Command:
-        _expect(words, 2, "REQ", "params")
+    def _requeue(self, words: list[bytes]) -> c.Command:
         text = _message_id(words)
         timeout_ms = _decimal(words[2])
         if timeout_ms is None:
@@ -375,67 +362,27 @@ class CommandParser:
         held = min(timeout_ms, self._limits.max_req_timeout_ms)
         return c.Requeue(text, parse_raw_id(text), held)
 
-    def _touch(self, words: list[bytes], line_at: int) -> c.Command:
-        _expect(words, 1, "TOUCH", "params")
-        text = _message_id(words)
-        return c.Touch(text, parse_raw_id(text))
-
-    def _cls(self, words: list[bytes], line_at: int) -> c.Command:
-        return c.Close()
-
-    def _nop(self, words: list[bytes], line_at: int) -> c.Command:
-        return c.Nop()
-
-    # Range reading
-
-    def _attach(self, words: list[bytes], line_at: int) -> c.Command:
-        _expect(words, 2, "ATTACH")
-        return c.Attach(_topic(words, "ATTACH"), _channel(words, "ATTACH"))
-
-    def _ends(self, words: list[bytes], line_at: int) -> c.Command:
-        _expect(words, 1, "ENDS")
-        topic = _topic(words, "ENDS")
-        kind = words[2] if len(words) > 2 else b""
-        if kind == b"":
-            return c.ReadEnds(topic)
-        if kind == b"time":
-            _expect(words, 3, "ENDS")
-            return c.ReadEnds(topic, "time", _number(words, 3, "ENDS", "time"))
-        if kind == b"after":
-            _expect(words, 4, "ENDS")
-            index = _number(words, 3, "ENDS", "index")
-            return c.ReadEnds(topic, "after", index, _number(words, 4, "ENDS", "count"))
-        if kind == b"within":
-            _expect(words, 4, "ENDS")
-            index = _number(words, 3, "ENDS", "index")
-            return c.ReadEnds(topic, "within", index, _number(words, 4, "ENDS", "bytes"))
-        _invalid(f"ENDS could not parse kind {_text(kind)}")
-
-    def _read(self, words: list[bytes], line_at: int) -> c.Command:
-        _expect(words, 5, "READ")
-        return c.Read(
-            _topic(words, "READ"),
-            _text(words[2]),
-            _number(words, 3, "READ", "first"),
-            _number(words, 4, "READ", "end"),
-            _number(words, 5, "READ", "max bytes"),
-        )
-
-    def _commit(self, words: list[bytes], line_at: int) -> c.Command:
-        _expect(words, 4, "COMMIT")
-        return c.CommitRange(
-            _topic(words, "COMMIT"),
-            _channel(words, "COMMIT"),
-            _number(words, 3, "COMMIT", "epoch"),
-            _number(words, 4, "COMMIT", "index"),
-        )
-
 
 _Publisher = Callable[[CommandParser, str, bytes, int], c.Command | None]
 
-_HANDLERS: Final[dict[bytes, Callable[[CommandParser, list[bytes], int], c.Command | None]]] = {
-    name: getattr(CommandParser, f"_{name.decode().lower()}") for name in c.COMMANDS
-}
+
+def _range_command(name: str, words: list[bytes]) -> c.Command:
+    """Parse a command of range reading."""
+    topic = _topic(words)
+    if name == "ENDS":
+        kind = _text(words[2]) if len(words) > 2 else ""
+        if kind not in c.ENDS_NUMBERS:
+            _invalid(f"ENDS could not parse kind {kind}")
+        numbers = c.ENDS_NUMBERS[kind]
+        if kind and len(words) < 3 + len(numbers):
+            _invalid("ENDS insufficient number of parameters")
+        return c.ReadEnds(topic, kind, *_numbers(words, 3, *numbers))
+    if name == "READ":
+        first, end, max_bytes = _numbers(words, 3, "first", "end", "max bytes")
+        return c.Read(topic, _text(words[2]), first, end, max_bytes)
+    if name == "COMMIT":
+        return c.CommitRange(topic, _channel(words), *_numbers(words, 3, "epoch", "index"))
+    return c.Attach(topic, _channel(words))
 
 
 # Parameters
@@ -449,22 +396,16 @@ def _text(word: bytes) -> str:
     return word.decode("utf-8", "surrogateescape")
 
 
-def _expect(words: list[bytes], count: int, command: str, noun: str = "parameters") -> None:
-    """Require at least `count` parameters; more are ignored, as in NSQ."""
-    if len(words) <= count:
-        _invalid(f"{command} insufficient number of {noun}")
-
-
-def _topic(words: list[bytes], command: str, prefix: str = "") -> str:
+def _topic(words: list[bytes], prefix: str = "") -> str:
     if not is_valid_name(words[1]):
-        text = f"{prefix or command} topic name {quote(words[1])} is not valid"
-        raise RemoteError("E_BAD_TOPIC", text)
+        prefix = prefix or _text(words[0])
+        raise RemoteError("E_BAD_TOPIC", f"{prefix} topic name {quote(words[1])} is not valid")
     return words[1].decode()
 
 
-def _channel(words: list[bytes], command: str) -> str:
+def _channel(words: list[bytes]) -> str:
     if not is_valid_name(words[2]):
-        text = f"{command} channel name {quote(words[2])} is not valid"
+        text = f"{_text(words[0])} channel name {quote(words[2])} is not valid"
         raise RemoteError("E_BAD_CHANNEL", text)
     return words[2].decode()
 
@@ -484,16 +425,35 @@ def _decimal(word: bytes) -> int | None:
     return int(word[-64:] or b"0") % _U64 if _DIGITS.issuperset(word) else None
 
 
-def _number(words: list[bytes], position: int, command: str, what: str) -> int:
-    """Parse a number of sparq's range-reading commands: digits, at most an int64."""
-    word = words[position]
-    if word and len(word) <= 19 and _DIGITS.issuperset(word) and int(word) <= _I64_MAX:
-        return int(word)
-    _invalid(f"{command} could not parse {what} {_text(word)}")
+def _numbers(words: list[bytes], at: int, *names: str) -> list[int]:
+    """Parse the numbers of a range-reading command, from word `at` on: digits, at most an int64."""
+    for name, word in zip(names, words[at:], strict=False):
+        is_number = word and len(word) <= 19 and _DIGITS.issuperset(word)
+        if not is_number or int(word) > _I64_MAX:
+            _invalid(f"{_text(words[0])} could not parse {name} {_text(word)}")
+    return [int(word) for word in words[at : at + len(names)]]
+
+
+# Bodies
+
+_BODY_WORDS: Final = {
+    **dict.fromkeys(("PUB", "DPUB"), ("E_BAD_MESSAGE", "message body", "message")),
+    **dict.fromkeys(("MPUB", "IDENTIFY", "AUTH"), ("E_BAD_BODY", "body", "body")),
+}
+"""The code of an error about a command's body, and NSQ's two names for the body."""
+
+
+def _read_size(command: str, data: bytes, at: int, size_max: int) -> int:
+    (size,) = _SIZE.unpack_from(data, at)
+    code, noun, short_noun = _BODY_WORDS[command]
+    if size <= 0:
+        raise RemoteError(code, f"{command} invalid {noun} size {size}")
+    if size > size_max:
+        raise RemoteError(code, f"{command} {short_noun} too big {size} > {size_max}")
+    return int(size)
 
 
 def _cut_short(command: str, size: int) -> RemoteError:
     """The error if the stream ends `size` bytes after the line of a command with a body."""
-    is_message = c.COMMANDS[command.encode()].body is c.BodyKind.MESSAGE
-    code, noun = ("E_BAD_MESSAGE", "message body") if is_message else ("E_BAD_BODY", "body")
+    code, noun, _ = _BODY_WORDS[command]
     return RemoteError(code, f"{command} failed to read {noun}{' size' if size < 4 else ''}")

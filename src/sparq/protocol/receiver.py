@@ -84,49 +84,6 @@ class MessageRun:
         return first
 
 
-class _Inflow:
-    """Received bytes not yet consumed: a chunk and a position in it, or an incomplete tail."""
-
-    __slots__ = ("at", "data", "need", "tail")
-
-    def __init__(self) -> None:
-        self.data = b""
-        self.at = 0
-        self.tail = bytearray()
-        self.need = 0
-
-    def feed(self, data: bytes) -> None:
-        """Add a chunk; it becomes readable in `data` once `need` bytes are there."""
-        tail = self.tail
-        if self.at < len(self.data):  # some of it is not consumed yet
-            self.data = self.data[self.at :] + data
-        elif not tail:
-            self.data = data
-        elif len(tail) + len(data) < self.need:
-            tail += data
-            return
-        else:
-            self.data = b"".join((tail, data))
-            self.tail = bytearray()
-        self.at = 0
-
-    def wait_for(self, need: int) -> None:
-        """Keep the rest as the tail until `need` bytes of it are there."""
-        # Without readable bytes `need` stays as it is. If it fell to the size of a header, each
-        # chunk of a large frame would copy the whole tail: quadratic time.
-        if self.at < len(self.data):
-            self.tail += memoryview(self.data)[self.at :]
-            self.need = need
-        self.data = b""
-        self.at = 0
-
-    def take(self) -> bytes:
-        """Remove and return all bytes that are not consumed."""
-        rest = bytes(self.tail) + self.data[self.at :]
-        self.data, self.at, self.tail, self.need = b"", 0, bytearray(), 0
-        return rest
-
-
 class Receiver:
     """Parses the frames that nsqd sends.
 
@@ -136,11 +93,33 @@ class Receiver:
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
-        self._inflow = _Inflow()
+        self._data = b""
+        self._at = 0
+        # The unfinished rest until it has `_need` bytes.
+        self._tail = bytearray()
+        self._need = 0
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the connection."""
-        self._inflow.feed(data)
+        tail = self._tail
+        if self._at < len(self._data):  # some of it is not consumed yet
+            data = self._data[self._at :] + data
+        elif tail:
+            if len(tail) + len(data) < self._need:
+                tail += data
+                return
+            data = b"".join((tail, data))
+            self._tail = bytearray()
+        self._data, self._at = data, 0
+
+    def _wait_for(self, need: int) -> None:
+        """Keep the rest as the tail until `need` bytes of it are there."""
+        # Without readable bytes `need` stays as it is. If it fell to the size of a header, each
+        # chunk of a large frame would copy the whole tail: quadratic time.
+        if self._at < len(self._data):
+            self._tail += memoryview(self._data)[self._at :]
+            self._need = need
+        self._data, self._at = b"", 0
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
         """The complete frames, as (type, data).
@@ -148,20 +127,20 @@ class Receiver:
         Raises:
             FrameError: the next bytes are not a frame; all frames before them were yielded.
         """
-        inflow, size_max = self._inflow, self._max_frame_bytes
+        size_max = self._max_frame_bytes
         while True:
-            data, at = inflow.data, inflow.at
+            data, at = self._data, self._at
             if len(data) - at < FRAME_HEADER_SIZE:
-                inflow.wait_for(FRAME_HEADER_SIZE)
+                self._wait_for(FRAME_HEADER_SIZE)
                 return
             size, frame_type = _FRAME.unpack_from(data, at)
             if not 4 <= size <= size_max:
                 raise _not_a_frame(data[at : at + 4], size, size_max)
             end = at + 4 + size
             if end > len(data):
-                inflow.wait_for(4 + size)
+                self._wait_for(4 + size)
                 return
-            inflow.at = end
+            self._at = end
             yield frame_type, data[at + FRAME_HEADER_SIZE : end]
 
     def runs(self) -> Iterator[MessageRun | tuple[int, bytes]]:
@@ -181,8 +160,8 @@ class Receiver:
 
     def _run(self) -> MessageRun | None:
         """The next complete messages, up to the first other frame; None if there are none."""
-        inflow, size_max, read = self._inflow, self._max_frame_bytes, _MESSAGE_FRAME.unpack_from
-        data, at = inflow.data, inflow.at
+        size_max, read = self._max_frame_bytes, _MESSAGE_FRAME.unpack_from
+        data, at = self._data, self._at
         # The bounds suffice: bodies and ids are cut out only if they are asked for, all at once. A
         # frame that is not allowed ends the run, and `frames` raises the error.
         last = len(data) - _BODY_AT
@@ -198,7 +177,7 @@ class Receiver:
             at = end
         if len(bounds) == 1:
             return None
-        inflow.at = at
+        self._at = at
         return MessageRun(data, bounds, attempts_max)
 
     def take_oks(self) -> int:
@@ -206,21 +185,22 @@ class Receiver:
 
         Publishes are answered like this: a thousand OKs are compared at once.
         """
-        inflow = self._inflow
-        count = (len(inflow.data) - inflow.at) // len(OK)
-        if not count or not inflow.data.startswith(OK * count, inflow.at):
+        count = (len(self._data) - self._at) // len(OK)
+        if not count or not self._data.startswith(OK * count, self._at):
             return 0
-        inflow.at += count * len(OK)
+        self._at += count * len(OK)
         return count
 
     @property
     def has_more(self) -> bool:
         """Whether readable bytes are left: frames, or the beginning of one."""
-        return self._inflow.at < len(self._inflow.data)
+        return self._at < len(self._data)
 
     def take_rest(self) -> bytes:
         """Remove and return the bytes after the last frame: an upgrade passes them to its layer."""
-        return self._inflow.take()
+        rest = bytes(self._tail) + self._data[self._at :]
+        self._data, self._at, self._tail, self._need = b"", 0, bytearray(), 0
+        return rest
 
 
 def _not_a_frame(head: bytes, size: int, size_max: int) -> FrameError:

@@ -36,7 +36,6 @@ from urllib.parse import urlsplit
 
 from sparq.client.blocking.connection import BlockingConnection
 from sparq.client.errors import WrongPeerError
-from sparq.client.layer_options import LayerOptions, check_lookupd_status
 from sparq.client.range_reader import Attached, Ends, NoRangesError, Place, RangeReader
 from sparq.protocol import lookup
 from sparq.protocol.bounded import check_size
@@ -44,6 +43,7 @@ from sparq.protocol.errors import RemoteError
 from sparq.spark.errors import RetryDeadline, SupersededError, may_pass
 from sparq.spark.offsets import Key, LogPosition, TopicSelection
 from sparq.spark.options import ClusterOptions, SourceOptions
+from sparq.wire.layer_options import LayerOptions, check_lookupd_status
 
 INTERVAL_SECONDS: Final = 2.0
 """How often nsqlookupd is asked; `LOOKUP_RETRY_SECONDS` until the first answer."""

@@ -22,7 +22,6 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
 from sparq.client.arguments import RULE, parse_addresses, split_texts
-from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.options.mistakes import nearest
 from sparq.options.units import MILLISECOND, parse_size, parse_words
 from sparq.protocol.address import lookupd_url
@@ -35,6 +34,7 @@ from sparq.spark.offsets import (
     TopicSelection,
     parse_positions,
 )
+from sparq.wire.layer_options import PLAIN, LayerOptions
 
 BEGIN_TIMEOUT_MS: Final = 5_000
 """How long a query without a checkpoint waits at its start, unless `nsqdTimeoutMs` is given: a

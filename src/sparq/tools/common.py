@@ -39,8 +39,8 @@ from sparq.client.producer import Producer
 from sparq.options.units import SECOND
 from sparq.program.early_signals import default_action
 from sparq.program.logging import set_up
+from sparq.protocol import NSQ_VERSION
 from sparq.protocol.address import lookupd_url
-from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.commands import (
     ConsumeOptions,

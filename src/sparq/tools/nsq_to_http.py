@@ -47,7 +47,7 @@ from sparq.client.message import Message
 from sparq.options.units import SECOND
 from sparq.program.logging import LEVELS, set_up
 from sparq.program.stdout import sparq_version
-from sparq.protocol.identify import NSQ_VERSION
+from sparq.protocol import NSQ_VERSION
 from sparq.tools import common
 from sparq.tools.commands import CONTENT_TYPE, UsageError
 from sparq.tools.commands import NsqToHttpOptions as Options

@@ -17,15 +17,15 @@ from __future__ import annotations
 
 import enum
 import json
-import ssl
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sparq.protocol import commands
 from sparq.protocol.compression import Compression, Deflate, Snappy
 from sparq.protocol.layout import FRAME_ERROR, FRAME_RESPONSE
 from sparq.protocol.receiver import FrameError, Receiver
 from sparq.wire.errors import AuthRequiredError, LayerError, TlsError, WrongPeerError, remote_error
+from sparq.wire.layer_options import LayerOptions
 from sparq.wire.layers import Layers, Tls
 
 ANSWER_BYTES_MAX: Final = 64 << 10
@@ -34,7 +34,7 @@ HEARTBEAT: Final = b"_heartbeat_"
 
 
 class Stage(enum.StrEnum):
-    """The stages of a connection; the values appear in error messages."""
+    """The stages of a connection in their order; the values appear in error messages."""
 
     IDENTIFY = "IDENTIFY"
     TLS = "TLS"
@@ -42,50 +42,6 @@ class Stage(enum.StrEnum):
     DEFLATE = "deflate"
     AUTH = "AUTH"
     READY = "ready"
-
-
-FOLLOWS: Final[Mapping[Stage, tuple[Stage, ...]]] = {
-    Stage.IDENTIFY: (Stage.TLS, Stage.SNAPPY, Stage.DEFLATE, Stage.AUTH, Stage.READY),
-    Stage.TLS: (Stage.SNAPPY, Stage.DEFLATE, Stage.AUTH, Stage.READY),
-    Stage.SNAPPY: (Stage.AUTH, Stage.READY),
-    Stage.DEFLATE: (Stage.AUTH, Stage.READY),
-    Stage.AUTH: (Stage.READY,),
-}
-"""The stages that may follow a stage; the first one that is due follows."""
-
-
-class RequestedLayers(Protocol):
-    """The layers that a client requests; see `sparq.client.layer_options`."""
-
-    @property
-    def tls_v1(self) -> bool:
-        """Whether to use TLS."""
-
-    @property
-    def snappy(self) -> bool:
-        """Whether to compress with snappy, if nsqd grants it."""
-
-    @property
-    def deflate(self) -> bool:
-        """Whether to compress with deflate, if nsqd grants it."""
-
-    @property
-    def deflate_level(self) -> int:
-        """The compression level of deflate, 1 to 9."""
-
-    @property
-    def auth_secret(self) -> str:
-        """The secret for an nsqd that requires AUTH; "": none."""
-
-    @property
-    def auth_without_tls(self) -> bool:
-        """Whether the secret may be sent over a network without TLS."""
-
-    def identify_fields(self) -> dict[str, Any]:
-        """Return the fields of IDENTIFY that request the layers."""
-
-    def tls_context(self, *, check_host: bool) -> ssl.SSLContext:
-        """Make the TLS context. Raises ValueError: a file cannot be used."""
 
 
 class ClientConnection:
@@ -110,7 +66,7 @@ class ClientConnection:
     def __init__(
         self,
         address: str,
-        options: RequestedLayers,
+        options: LayerOptions,
         identity: Mapping[str, Any],
         frame_bytes_max: int = ANSWER_BYTES_MAX,
     ) -> None:
@@ -126,7 +82,6 @@ class ClientConnection:
         self._options = options
         self._frame_bytes_max = frame_bytes_max
         self._arrived = self._head = b""
-        self._is_shaking_hands = False
         body = json.dumps({**identity, **options.identify_fields()}).encode()
         self._out = [commands.MAGIC_V2 + commands.identify(body)]
 
@@ -173,11 +128,8 @@ class ClientConnection:
 
     def _go_on(self) -> None:
         while self.stage is not Stage.READY:
-            if self._is_shaking_hands:
-                tls = self.layers.tls
-                if tls is None or not tls.shake_hands():
-                    return
-                self._is_shaking_hands = False
+            if self.layers.tls is not None and not self.layers.tls.shake_hands():
+                return
             answer = self._answer()
             if answer is None:
                 return
@@ -220,10 +172,11 @@ class ClientConnection:
             Stage.AUTH: facts.get("auth_required"),
             Stage.READY: True,
         }
-        self.stage = next(stage for stage in FOLLOWS[self.stage] if due[stage])
+        stages = list(Stage)
+        following = stages[stages.index(self.stage) + 1 :]
+        self.stage = next(stage for stage in following if due[stage])
         if self.stage is Stage.TLS:
             self.layers.add_tls(self._new_tls(), self._take_rest())
-            self._is_shaking_hands = True
         elif self.stage is Stage.AUTH:
             self._authorize()
         elif self.stage is Stage.READY:

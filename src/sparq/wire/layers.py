@@ -28,9 +28,6 @@ TLS_VERSIONS: Final = {
 }
 """The versions by their names in options."""
 
-RECORD_BYTES: Final = 16 << 10
-"""Maximum size of a TLS record: OpenSSL returns no more at a time."""
-
 SEALED_BYTES: Final = 64 << 10
 """Plain bytes that are encrypted at a time."""
 
@@ -102,15 +99,8 @@ class Tls:
         Raises:
             LayerError: a record is damaged, and no valid one came before it in this call.
         """
-        pieces: list[bytes] = []
-
-        # `ssl` allocates all the bytes that it is asked for, but returns one record at most.
-        def receive(size: int) -> int:
-            pieces.append(self.connection.read(min(size, RECORD_BYTES)))
-            return len(pieces[-1])
-
-        self._records(PIECE_BYTES, receive)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        room = memoryview(bytearray(PIECE_BYTES))
+        return bytes(room[: self.read_into(room)])
 
     def read_into(self, room: memoryview) -> int:
         """Read plain bytes into `room`; return their number, 0: more input is needed.
@@ -120,28 +110,23 @@ class Tls:
         """
         # With a buffer it returns a count; typeshed declares only the form without one.
         read = cast(Callable[[int, memoryview], int], self.connection.read)
-        size = len(room)
-        return self._records(size, lambda left: read(left, room[size - left :]))
-
-    def _records(self, size: int, receive: Callable[[int], int]) -> int:
-        """Receive record after record, up to `size` bytes; return the number received."""
-        left = size
+        size = 0
         try:
-            while left and not self.ended:
-                count = receive(left)
+            while size < len(room) and not self.ended:  # a record at a time
+                count = read(len(room) - size, room[size:])
                 # No bytes: the peer's close_notify. If this end has sent its own as well, `ssl`
                 # raises SSLZeroReturnError instead.
                 self.ended = not count
-                left -= count
+                size += count
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
             self.ended = True
         except ssl.SSLError as error:
             # Bytes before the damage are still returned; the next read raises the error.
-            if left == size:
+            if not size:
                 raise LayerError(f"TLS: {tls_reason(error)}") from None
-        return size - left
+        return size
 
     def close(self) -> bytes:
         """Return close_notify, to be sent last; the peer's close_notify is not awaited."""
@@ -174,11 +159,10 @@ class Layers:
         """Whether the peer has closed one of them, so that no more input follows."""
         return any(layer.ended for layer in (self.tls, self.compression) if layer is not None)
 
-    def add_tls(self, tls: Tls, arrived: bytes) -> Tls:
+    def add_tls(self, tls: Tls, arrived: bytes) -> None:
         """Add TLS as the outer layer; `arrived` is its first input."""
         tls.feed(arrived)
         self.tls = tls
-        return tls
 
     def add_compression(self, compression: Compression, arrived: bytes) -> None:
         """Add compression as the inner layer; `arrived`, already decrypted, is its first input."""

@@ -14,8 +14,8 @@ import pytest
 
 from sparq.client.blocking.connection import BlockingConnection
 from sparq.client.errors import TlsError, WrongPeerError
-from sparq.client.layer_options import LayerOptions
 from sparq.protocol import commands
+from sparq.wire.layer_options import LayerOptions
 from tests.client.certificates import Certificates, certificates, server_context
 from tests.client.counterpart import Counterpart, frame
 

@@ -255,7 +255,7 @@ def test_range_requests_on_a_failing_disk_get_its_error() -> None:
     ends = json.loads(client.answers()[0])
     log, first, end = ends["log"], int(ends["first"]), int(ends["end"])
     questions = (
-        commands.ends_at_time("t", harness.clock.wall_ns - 9_500_000_000),
+        commands.ends("t", "time", harness.clock.wall_ns - 9_500_000_000),
         commands.read("t", log, first, end, 1 << 20),
     )
     for question in questions:

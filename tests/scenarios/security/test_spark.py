@@ -20,8 +20,8 @@ import pytest
 
 from sparq.client import Consumer
 from sparq.client.blocking.connection import FRAME_BYTES_MAX, BlockingConnection
-from sparq.client.layer_options import LayerOptions
 from sparq.protocol import commands
+from sparq.wire.layer_options import LayerOptions
 from tests.client.authd import SECRET, running_authd
 from tests.scenarios.security.test_forwarding import HOSTILE
 from tests.support.run_program import run_program

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from sparq.client.blocking.connection import BlockingConnection
-from sparq.client.layer_options import LayerOptions
 from sparq.protocol import commands
+from sparq.wire.layer_options import LayerOptions
 from tests.client.authd import READER, SECRET, running_authd
 from tests.client.certificates import certificates
 from tests.support.own_topic import own_topic

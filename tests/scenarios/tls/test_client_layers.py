@@ -14,9 +14,9 @@ import pytest
 from sparq.client import AuthRequiredError, Config, Consumer, Producer, RemoteError, TlsError
 from sparq.client.blocking.connection import BlockingConnection
 from sparq.client.connection import DONE, open_connection
-from sparq.client.layer_options import LayerOptions
 from sparq.client.range_reader import RangeReader
 from sparq.protocol import batch, commands
+from sparq.wire.layer_options import LayerOptions
 from tests.client.authd import READER, SECRET, Authd, running_authd
 from tests.client.certificates import Certificates, certificates
 from tests.client.nsqd_on_any_address import NsqdOnAnyAddress, tls_flags

@@ -22,13 +22,13 @@ from typing import Any, Final
 
 from sparq.client.arguments import parse_nsqd
 from sparq.client.errors import SparqClientError, WrongPeerError
-from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.protocol import commands
 from sparq.protocol.address import Address
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.layout import FRAME_ERROR, FRAME_HEADER_SIZE, FRAME_RESPONSE
 from sparq.wire.client import HEARTBEAT, ClientConnection, Stage
 from sparq.wire.errors import LayerError, remote_error
+from sparq.wire.layer_options import PLAIN, LayerOptions
 
 FRAME_BYTES_MAX: Final = 64 << 20
 """The largest accepted frame; a stored batch is at most one MPUB, 5 MiB by nsqd's default."""

@@ -1,17 +1,15 @@
-"""client.layer_options: wrong options raise errors with their names; TLS contexts are built."""
+"""wire.layer_options: wrong options raise errors with their names; TLS contexts are built."""
 
 import os
 import pickle
-import re
 import ssl
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparq.client import Config
-from sparq.client.layer_options import PLAIN, LayerOptions, check_lookupd_status
+from sparq.wire.layer_options import PLAIN, LayerOptions, check_lookupd_status
 from tests.client.certificates import Certificates, certificates
 
 SECRET = "open sesame"
@@ -167,14 +165,3 @@ def test_an_http_nsqlookupd_gets_the_secret_only_with_auth_without_tls() -> None
         for other in (careless, PLAIN, LayerOptions(auth_secret="k", lookupd_authorization=False)):
             check_lookupd_status(other, url, status)
     check_lookupd_status(careful, url, 404)
-
-
-def test_the_document_has_every_option() -> None:
-    """docs/tls_and_auth.md lists each option with its default."""
-    text = (Path(__file__).parents[2] / "docs/tls_and_auth.md").read_text(encoding="utf-8")
-    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
-    documented = {name: row[2].strip() for row in rows for name in re.findall(r"`(\w+)`", row[1])}
-
-    assert documented == {
-        option.name: str(option.default).lower() for option in fields(LayerOptions)
-    }
