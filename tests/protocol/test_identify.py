@@ -149,6 +149,31 @@ def test_unknown_keys_are_ignored() -> None:
     assert negotiate(b'{"a":' + b"9" * 5000 + b"}", LIMITS, {}) == granted()
 
 
+@pytest.mark.parametrize(
+    ("value", "is_modest"),
+    [
+        *(("[" * 19 + "]" * 19, True), ("[" * 20 + "]" * 20, False)),
+        *(('{"b":9223372036854775807}', True), ('{"b":9223372036854775808}', False)),
+        *(("1e300", True), ("9" * 400, False), ("1e999", False)),
+    ],
+)
+def test_strict_identify_bounds_unknown_keys(value: str, is_modest: bool) -> None:
+    """With strict_identify, depth (20) and numbers (64 bits) are limited, also in unknown keys."""
+    body = b'{"feature_negotiation":true,"unknown":%b}' % value.encode()
+    assert negotiate(body, LIMITS, {}).reply
+    if is_modest:
+        assert negotiate(body, IdentifyLimits(strict_identify=True), {}).reply
+    else:
+        with pytest.raises(RemoteError, match=NOT_JSON):
+            negotiate(body, IdentifyLimits(strict_identify=True), {})
+
+
+def test_heartbeats_may_be_required() -> None:
+    """With require_heartbeats a client cannot turn them off."""
+    with pytest.raises(RemoteError, match=r"heartbeat interval \(-1\) is invalid"):
+        negotiate(b'{"heartbeat_interval":-1}', IdentifyLimits(require_heartbeats=True), {})
+
+
 def test_invalid_utf8_in_names_is_replaced() -> None:
     """Invalid UTF-8 in names becomes the replacement character."""
     odd = negotiate(b'{"client_id":"a\xff","hostname":"b\\ud800"}', LIMITS, {})

@@ -184,6 +184,18 @@ def test_errors_do_not_wait_for_bodies() -> None:
             drained(parser, [])
 
 
+@pytest.mark.parametrize("name", [b"IDENTIFY", b"AUTH"])
+def test_a_strict_body_is_refused_by_its_size(name: bytes) -> None:
+    """With strict_identify, a body over 64 KiB is refused by its announced size."""
+    parser = CommandParser(IdentifyLimits(strict_identify=True))
+    parser.feed(name + b"\n" + i32(64 << 10))
+    assert parser.next() is None
+    parser = CommandParser(IdentifyLimits(strict_identify=True))
+    parser.feed(name + b"\n" + i32((64 << 10) + 1))
+    with pytest.raises(RemoteError, match=f"E_BAD_BODY {name.decode()} body too big"):
+        parser.next()
+
+
 def test_sub_without_heartbeats() -> None:
     """SUB without heartbeats is refused before its parameters are checked."""
     parser = CommandParser(LIMITS)

@@ -22,7 +22,7 @@ from sparq.protocol.layout import ID_SIZE
 
 COMPARED_MAX: Final = 4_096
 """Maximum FINs compared at once; as many ids differ only in their last three hex digits."""
-EVEN_MAX: Final = 1_024
+EVEN_MAX: Final = 2_048
 """Maximum PUBs of one size compared at once: a short run must not cost a long comparison."""
 SINGLE_MAX: Final = 256
 """Maximum commands or messages in one step that parses them one by one."""
@@ -129,8 +129,8 @@ def publish_run(data: bytes, at: int, line: bytes, size_max: int) -> BodySlices 
     # One comparison first: PUBs of different sizes usually fail here, and need no array.
     if count >= VECTOR_MIN and data.startswith(head, at + (VECTOR_MIN - 1) * width):
         heads = np.ndarray((count, head_size), np.uint8, data, at, (width, 1))
-        equal = (heads == np.frombuffer(head, np.uint8)).all(axis=1)
-        found = count if equal.all() else int(equal.argmin())
+        equal = heads == np.frombuffer(head, np.uint8)
+        found = count if equal.all() else int(equal.all(axis=1).argmin())
         if found >= VECTOR_MIN:
             begin = at + head_size
             return BodySlices.even(data, range(begin, begin + found * width, width), size)
