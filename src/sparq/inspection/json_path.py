@@ -18,8 +18,7 @@ from __future__ import annotations
 import gc
 import json
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Final
@@ -59,22 +58,6 @@ _MISSING: Final = object()
 _DECODER: Final = json.JSONDecoder()
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Disable garbage collection inside the `with` block.
-
-    A large document would cause many collections. Each of them looks at all of it and lets no other
-    thread run, and the document contains nothing to collect.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 class FilterError(ValueError):
     """An invalid filter; the text says where and what was expected."""
 
@@ -97,15 +80,21 @@ class JsonFilter:
         """Whether a body is JSON and matches; a body over PARSED_BYTES_MAX never does."""
         if len(body) > PARSED_BYTES_MAX:
             return False
-        with _uncollected():
-            return self._is_in(body)
-
-    def _is_in(self, body: bytes) -> bool:
+        # A large document would cause many collections. Each of them looks at all of it and lets no
+        # other thread run, and the document contains nothing to collect.
+        was_enabled = gc.isenabled()
+        gc.disable()
         try:
-            found = msgspec.json.decode(body)
+            return self._matches(msgspec.json.decode(body))
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             # The parser recurses for each level: a publisher chooses the depth.
             return False
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    def _matches(self, found: Any) -> bool:
+        """Whether a parsed body matches."""
         for step in self.path:
             try:
                 # A dict's names are texts: a position is none of them.

@@ -1,7 +1,7 @@
 """Searches a log for messages, part by part, for as long as the caller lets it.
 
-The event loop chooses the next parts (`next_step`). A thread searches them (`Step.run`), and asks
-after each small piece of work whether it may go on. Then the next step follows, or the answer. So a
+The event loop chooses the next parts (`begin_step`). A thread searches them (`run`), and asks after
+each small piece of work whether it may go on. Then the next step follows, or the answer. So a
 search of millions of messages consists of many steps of milliseconds, and does not block other
 requests.
 
@@ -19,7 +19,7 @@ interpreter several times for each delivery, and would wait for the end of such 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from sparq.inspection import json_path
 from sparq.inspection.snapshot import UNKNOWN, ChannelSnapshot, MessageState
-from sparq.log.block import Block, Buffer
+from sparq.log.block import Block
 from sparq.log.disk import DiskError
 from sparq.log.inspection import LogInspection, LogPart, StoredMessage, stored_at
 from sparq.log.reading import pieces_of, read_extent
@@ -42,31 +42,6 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES: Final = 64 << 10
 """Maximum bytes that one call searches: an eighth of a millisecond at worst."""
-
-
-def windows(start: int, end: int, needle_size: int) -> Iterator[tuple[int, int]]:
-    """Yield the windows of [start, end).
-
-    Neighbours overlap, so that a needle of this size is whole in one of them wherever it is.
-    """
-    # A search in one call kept the interpreter for 3 ms.
-    for low in range(start, end, WINDOW_BYTES):
-        yield low, min(low + WINDOW_BYTES + max(0, needle_size - 1), end)
-
-
-def place_of(data: Buffer, needle: bytes, start: int, end: int) -> int:
-    """Return where a needle first begins within [start, end) of the data; -1: nowhere."""
-    for low, high in windows(start, end, len(needle)):
-        if isinstance(data, bytes):
-            at = data.find(needle, low, high)
-        else:
-            # A view has no `find`; a copy of this size takes microseconds.
-            at = bytes(data[low:high]).find(needle)
-            at += low if at >= 0 else 0
-        if at >= 0:
-            return at
-    return -1
-
 
 Indexes = NDArray[np.int64]
 Going = Callable[[], bool]
@@ -92,7 +67,6 @@ STEP_MESSAGES: Final = 32
 STEP_BYTES: Final = 16 << 10
 """... or after this many bytes of messages: parsing them takes a third of a millisecond."""
 
-
 PATTERN_STEPS_MAX: Final = 20_000_000
 """Maximum of a pattern's instructions times a body's bytes: at worst, RE2 takes a second for it."""
 
@@ -115,12 +89,18 @@ class Criteria:
     attempts: tuple[str, int] | None = None
     state: MessageState | None = None
 
-    def needles(self) -> list[tuple[bytes, ...]]:
-        """Return groups of needles; data with a match holds at least one of each group."""
-        found: list[tuple[bytes, ...]] = [(self.text,)] if self.text else []
-        if self.json is not None and self.json.needle():
-            found.append((self.json.needle(), json_path.ESCAPE))
-        return found
+    def may_match_in(self, data: bytes) -> bool:
+        """Whether raw bytes may hold the body of a message that matches."""
+        needle = b"" if self.json is None else self.json.needle()
+        may_be_json = not needle or holds(data, needle) or holds(data, json_path.ESCAPE)
+        return may_be_json and (not self.text or holds(data, self.text))
+
+    def text_in(self, frames: bytes) -> bytes:
+        """A text that matching bodies in these frames contain; b"": unknown."""
+        if self.text or self.json is None:
+            return self.text
+        needle = self.json.value_needle()
+        return b"" if needle and holds(frames, json_path.ESCAPE) else needle
 
     def wants(self, states: NDArray[np.uint8], attempts: Indexes) -> NDArray[np.bool_]:
         """Tell which of these states and attempts match."""
@@ -135,7 +115,7 @@ class Criteria:
 
 @dataclass(eq=False)
 class Search:
-    """One request's search.
+    """One request's search; also the task of its next step, which continues it for a while.
 
     Attributes:
         position: the index where it is; `end`: where it ends.
@@ -146,7 +126,7 @@ class Search:
         unsearched: the number of those that could not be searched.
         failed: parts whose file could not be read, and the error.
         candidates: the messages that may match, if only those are searched.
-        work: the work that a step has left to the next one.
+        work: the work that a step has left to the next one; yields after each piece.
     """
 
     inspection: LogInspection
@@ -164,16 +144,14 @@ class Search:
     failed: list[tuple[LogPart, DiskError]] = field(default_factory=list)
     candidates: Indexes | None = None
     work: Iterator[None] | None = None
+    going: Going = bool
+    kind: TaskKind = TaskKind.INSPECT
+    error: DiskError | None = None
 
     @property
     def is_full(self) -> bool:
         """Whether the answer has reached one of its limits."""
         return len(self.found) >= self.limit or self.found_bytes >= FOUND_BYTES_MAX
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no further step is needed."""
-        return self.is_full or self.position >= self.end
 
     def prepare(self) -> None:
         """Find the candidates, if only certain messages can match; runs in a thread."""
@@ -181,12 +159,13 @@ class Search:
         if snapshot is None:
             return
         flying, deferred = snapshot.in_flight.indexes, snapshot.deferred
+        fresh = np.array([MessageState.WAITING], np.uint8), np.zeros(1, np.int64)
         if criteria.state is MessageState.IN_FLIGHT:
             self.candidates = flying
         elif criteria.state is MessageState.DEFERRED:
             self.candidates = deferred.indexes
-        elif criteria.attempts is not None and not criteria.wants(*_fresh()).any():
-            # Fresh messages do not match, and the attempts of finished ones are unknown.
+        elif criteria.attempts is not None and not criteria.wants(*fresh).any():
+            # Messages that were never delivered do not match; of finished ones it is unknown.
             known = np.concatenate((flying, deferred.indexes, snapshot.again[0]))
             self.candidates = np.sort(known)
         elif criteria.state is MessageState.WAITING:
@@ -194,185 +173,154 @@ class Search:
             lowest = snapshot.again[0][:1].tolist()
             self.position = max(self.position, min([snapshot.cursor, *lowest]))
 
-    def next_step(self, going: Going) -> Step | None:
-        """Return the next step; None: nothing is left, the search is over."""
-        if self.work is not None:
-            return Step(self, self.work, going)
-        if self.candidates is None:
-            parts = self.inspection.parts(self.position, self.end, PARTS_MAX)
-        else:
-            parts = list(self._parts_of(self.candidates))
-        if not parts:
-            self.position = self.end
-            return None
-        self.work = PartSearch(self).into(parts)
-        return Step(self, self.work, going)
-
-    def _parts_of(self, candidates: Indexes) -> Iterator[LogPart]:
-        at = int(np.searchsorted(candidates, self.position))
-        for _ in range(PARTS_MAX):
-            part = None
-            while part is None:
-                if at >= len(candidates) or candidates[at] >= self.end:
-                    return
-                part = self.inspection.part(int(candidates[at]))
-                at += 1
-            yield part
-            at = int(np.searchsorted(candidates, part.end))
-
-
-def _fresh() -> tuple[NDArray[np.uint8], Indexes]:
-    """Return state and attempts of a message that was never delivered, as columns."""
-    return np.array([MessageState.WAITING], np.uint8), np.zeros(1, np.int64)
-
-
-@dataclass(eq=False)
-class Step:
-    """Work that continues a search for a while."""
-
-    search: Search
-    work: Iterator[None]
-    going: Going
-    kind: TaskKind = TaskKind.INSPECT
-    error: DiskError | None = None
+    def begin_step(self, going: Going) -> bool:
+        """Choose the parts of the next step, which runs as long as `going` allows; False: done."""
+        self.going = going
+        if self.is_full or self.position >= self.end:
+            return False
+        if self.work is None:
+            if self.candidates is None:
+                parts = self.inspection.parts(self.position, self.end, PARTS_MAX)
+            else:
+                parts = self._parts_of(self.candidates)
+            if not parts:
+                self.position = self.end
+                return False
+            self.work = self._search_parts(parts)
+        return True
 
     def run(self) -> None:
-        """Search until done, or until `going` returns False."""
+        """Search until the step is done, or until `going` returns False."""
+        assert self.work is not None
         for _ in self.work:
             if not self.going():
                 return
-        self.search.work = None
+        self.work = None
 
+    def _parts_of(self, candidates: Indexes) -> list[LogPart]:
+        """The next parts that have candidates."""
+        parts: list[LogPart] = []
+        at = int(np.searchsorted(candidates, self.position))
+        while len(parts) < PARTS_MAX and at < len(candidates) and candidates[at] < self.end:
+            part = self.inspection.part(int(candidates[at]))
+            if part is not None:
+                parts.append(part)
+            at = at + 1 if part is None else int(np.searchsorted(candidates, part.end))
+        return parts
 
-class PartSearch:
-    """Searches parts. Methods that return an iterator yield after each piece of work."""
-
-    def __init__(self, search: Search) -> None:
-        self.search = search
-
-    def into(self, parts: Sequence[LogPart]) -> Iterator[None]:
-        """Search these parts, until the search is full."""
+    def _search_parts(self, parts: Sequence[LogPart]) -> Iterator[None]:
         for part in parts:
-            yield from self._into_part(part)
-            if self.search.is_full:
+            yield from self._search_part(part)
+            if self.is_full:
                 return
             yield
 
-    def _into_part(self, part: LogPart) -> Iterator[None]:
-        search = self.search
-        first = max(search.position, part.first)
-        end = min(part.end, search.end)
+    def _search_part(self, part: LogPart) -> Iterator[None]:
+        first, end = max(self.position, part.first), min(part.end, self.end)
         blocks: Sequence[Block] = part.blocks
-        if not part.blocks:
+        if not blocks:
             try:
-                data = read_extent(search.inspection.disk, part.place)
+                data = read_extent(self.inspection.disk, part.place)
             except DiskError as error:
-                search.failed.append((part, error))
-                search.position = end
+                self.failed.append((part, error))
+                self.position = end
                 return
             yield
-            if not (yield from self._has_needles(data)):
-                search.scanned += end - first
-                search.scanned_bytes += len(data)
-                search.position = end
+            if not self.criteria.may_match_in(data):
+                self.scanned += end - first
+                self.scanned_bytes += len(data)
+                self.position = end
                 return
+            yield
             blocks = [piece.block for piece in pieces_of(data, part.place)]
             yield
         for chunk in chunks(blocks, first, end):
-            yield from self._into_chunk(chunk)
-            if search.is_full:
+            yield from self._search_chunk(chunk)
+            if self.is_full:
                 return
         read = sum(max(0, min(block.end, end) - max(block.first, first)) for block in blocks)
-        search.unsearched += end - first - read
-        search.position = end
+        self.unsearched += end - first - read
+        self.position = end
 
-    def _has_needles(self, data: bytes) -> Generator[None, None, bool]:
-        """Whether these raw bytes may hold a matching body."""
-        missing = self.search.criteria.needles()
-        if not missing:
-            return True
-        longest = max(len(needle) for choice in missing for needle in choice)
-        for low, high in windows(0, len(data), longest):
-            missing = [
-                choice
-                for choice in missing
-                if not any(_holds(data, needle, low, high) for needle in choice)
-            ]
-            if not missing:
-                return True
-            yield
-        return False
-
-    def _into_chunk(self, chunk: Block) -> Iterator[None]:
+    def _search_chunk(self, chunk: Block) -> Iterator[None]:
         """Search a chunk; when it stops, `position` is after the last message searched."""
-        search = self.search
+        frames = bytes(chunk.frames)
         ends = [0, *chunk.ends.tolist()]
         # A pattern may take long on a single body (PATTERN_STEPS_MAX).
-        step_messages = STEP_MESSAGES if search.criteria.regex is None else 1
+        step_messages = STEP_MESSAGES if self.criteria.regex is None else 1
         first, since = chunk.first, 0
-        for count, index in enumerate(self._candidates(chunk), 1):
-            at = index - chunk.first
-            since += ends[at + 1] - ends[at]
-            if self._matches(chunk.frames, ends[at] + FRAME_OVERHEAD, ends[at + 1]):
-                stored = stored_at(chunk, index, search.body_bytes)
-                search.found.append(stored)
-                search.found_bytes += len(stored.body)
-            if search.is_full or count % step_messages == 0 or since >= STEP_BYTES:
-                self._passed(chunk, first, index + 1)
-                if search.is_full:
+
+        def note(end: int) -> None:
+            """Note that the messages from `first` to `end` were searched."""
+            self.scanned += end - first
+            self.scanned_bytes += ends[end - chunk.first] - ends[first - chunk.first]
+            self.position = end
+
+        for count, index in enumerate(self._candidates(chunk, frames), 1):
+            start, stop = ends[index - chunk.first], ends[index - chunk.first + 1]
+            since += stop - start
+            if self._matches(frames[start + FRAME_OVERHEAD : stop]):
+                stored = stored_at(chunk, index, self.body_bytes)
+                self.found.append(stored)
+                self.found_bytes += len(stored.body)
+            if self.is_full or count % step_messages == 0 or since >= STEP_BYTES:
+                note(index + 1)
+                if self.is_full:
                     return
                 first, since = index + 1, 0
                 yield
-        self._passed(chunk, first, chunk.end)
+        note(chunk.end)
         yield
 
-    def _passed(self, chunk: Block, first: int, end: int) -> None:
-        """Note that [first, end) of a chunk was searched."""
-        self.search.scanned += end - first
-        self.search.scanned_bytes += chunk.start_of(end) - chunk.start_of(first)
-        self.search.position = end
-
-    def _candidates(self, chunk: Block) -> Iterable[int]:
+    def _candidates(self, chunk: Block, frames: bytes) -> Iterable[int]:
         """Return the indexes of a chunk's messages that may match by text and state."""
-        snapshot, criteria = self.search.snapshot, self.search.criteria
-        text = criteria.text
-        if not text and criteria.json is not None and criteria.json.value_needle():
-            is_plain = not _holds(chunk.frames, json_path.ESCAPE, 0, len(chunk.frames))
-            text = criteria.json.value_needle() if is_plain else b""
+        snapshot, criteria = self.snapshot, self.criteria
+        text = criteria.text_in(frames)
+        hits = text_hits(chunk, frames, text) if text else range(chunk.first, chunk.end)
         if snapshot is None or (criteria.state is None and criteria.attempts is None):
-            return text_hits(chunk, text) if text else range(chunk.first, chunk.end)
-        indexes = np.arange(chunk.first, chunk.end)
+            return hits
+        indexes = np.array([*hits], np.int64)
         chosen: list[int] = indexes[criteria.wants(*snapshot.states(indexes))].tolist()
-        if not text:
-            return chosen
-        hits = set(text_hits(chunk, text))
-        return [index for index in chosen if index in hits]
+        return chosen
 
-    def _matches(self, frames: Buffer, start: int, end: int) -> bool:
-        """Whether the body at [start, end) matches the JSON condition and the pattern."""
-        condition, pattern = self.search.criteria.json, self.search.criteria.regex
+    def _matches(self, stored: bytes) -> bool:
+        """Whether a stored body matches the JSON condition and the pattern."""
+        condition, pattern = self.criteria.json, self.criteria.regex
         if condition is None and pattern is None:
             return True
-        if end - start > json_path.PARSED_BYTES_MAX:
-            self.search.unsearched += 1
+        if len(stored) > json_path.PARSED_BYTES_MAX:
+            self.unsearched += 1
             return False
-        _, body = unseal(bytes(frames[start:end]))
+        _, body = unseal(stored)
         if condition is not None and not condition.matches(body):
             return False
         if pattern is None:
             return True
         if pattern.programsize * len(body) > PATTERN_STEPS_MAX:
-            self.search.unsearched += 1
+            self.unsearched += 1
             return False
         return pattern.search(body) is not None
 
 
-def _holds(data: Buffer, needle: bytes, start: int, end: int) -> bool:
-    """Whether [start, end) of the data contains a needle."""
-    if needle == json_path.ESCAPE:
-        # Backslashes are rare, and a search for a single character is much faster.
-        start = place_of(data, needle[:1], start, end)
-    return start >= 0 and place_of(data, needle, start, end) >= 0
+def place_of(data: bytes, needle: bytes, start: int, end: int) -> int:
+    """Return where a needle first begins within [start, end) of the data; -1: nowhere.
+
+    Windows overlap, so that a needle is whole in one of them wherever it is.
+    """
+    # A search in one call kept the interpreter for 3 ms.
+    for low in range(start, end, WINDOW_BYTES):
+        at = data.find(needle, low, min(low + WINDOW_BYTES + len(needle) - 1, end))
+        if at >= 0:
+            return at
+    return -1
+
+
+def holds(data: bytes, needle: bytes) -> bool:
+    """Whether data contains a needle."""
+    # Backslashes are rare, and a search for a single character is much faster.
+    is_escape = needle == json_path.ESCAPE
+    start = place_of(data, needle[:1], 0, len(data)) if is_escape else 0
+    return start >= 0 and place_of(data, needle, start, len(data)) >= 0
 
 
 def chunks(blocks: Iterable[Block], first: int, end: int) -> Iterator[Block]:
@@ -383,19 +331,16 @@ def chunks(blocks: Iterable[Block], first: int, end: int) -> Iterator[Block]:
             start = block.start_of(index)
             fit = int(block.ends.searchsorted(start + WINDOW_BYTES, "right"))
             behind = min(max(index + 1, block.first + fit), stop)
-            frames: Buffer = block.slice(index, behind)
-            if len(frames) <= WINDOW_BYTES:
-                frames = bytes(frames)  # a view would be searched byte by byte
+            frames = block.slice(index, behind)
             ends = block.ends_within(index, behind)
             yield Block(index, behind - index, ends, frames, block.ordinal + index - block.first)
             index = behind
 
 
-def text_hits(chunk: Block, text: bytes) -> Iterator[int]:
+def text_hits(chunk: Block, frames: bytes, text: bytes) -> Iterator[int]:
     """Yield the indexes of a chunk's messages whose bodies contain `text`."""
-    ends, frames = chunk.ends, chunk.frames
-    at, stop = 0, len(frames)
-    while (hit := place_of(frames, text, at, stop)) >= 0:
+    ends, at = chunk.ends, 0
+    while (hit := place_of(frames, text, at, len(frames))) >= 0:
         position = int(ends.searchsorted(hit, "right"))
         index, frame_end = chunk.first + position, int(ends[position])
         body = chunk.start_of(index) + FRAME_OVERHEAD

@@ -48,7 +48,22 @@ class CurveCount:
 
     def run(self) -> None:
         """Count the messages."""
-        times, weights, firsts = self._spread()
+        curve, edges, columns = self.curve, self.edges, len(self.edges) - 1
+
+        def column_of(times: Indexes) -> Indexes:
+            return np.clip(np.searchsorted(edges, times, "right") - 1, 0, columns - 1)
+
+        # Stretches that are not looked at are points in time, each weighted with a number of
+        # messages: one for each column that a stretch spans. `order` is its row, `step` counts
+        # from 0.
+        rows = np.setdiff1d(np.arange(len(curve.firsts)), np.array([*self.parts], np.int64))
+        low = column_of(curve.begins[rows])
+        widths = column_of(curve.ends[rows]) - low + 1
+        order = np.repeat(np.arange(len(rows)), widths)
+        step = np.arange(int(widths.sum())) - np.repeat(np.cumsum(widths) - widths, widths)
+        times = [edges[:-1][low[order] + step]]
+        weights = [curve.counts[rows][order] / widths[order]]
+        firsts = [curve.firsts[rows][order]]
         for part in self.parts.values():
             try:
                 blocks = blocks_of(self.inspection.disk, part)
@@ -59,31 +74,12 @@ class CurveCount:
                 times.append(block.timestamps(indexes))
                 weights.append(np.ones(len(indexes)))
                 firsts.append(indexes)
-        self._count(np.concatenate(times), np.concatenate(weights), np.concatenate(firsts))
-
-    def _spread(self) -> tuple[list[Indexes], list[NDArray[np.float64]], list[Indexes]]:
-        """Return the other stretches as points in time, each weighted with a number of messages."""
-        curve, edges = self.curve, self.edges
-        rows = np.setdiff1d(np.arange(len(curve.firsts)), np.array([*self.parts], np.int64))
-        columns = len(edges) - 1
-        low = np.clip(np.searchsorted(edges, curve.begins[rows], "right") - 1, 0, columns - 1)
-        high = np.clip(np.searchsorted(edges, curve.ends[rows], "right") - 1, 0, columns - 1)
-        widths = high - low + 1
-        # One point for each column that a stretch spans: `order` is its row, `step` counts from 0.
-        order = np.repeat(np.arange(len(rows)), widths)
-        step = np.arange(int(widths.sum())) - np.repeat(np.cumsum(widths) - widths, widths)
-        times = edges[:-1][low[order] + step]
-        shares = curve.counts[rows][order] / widths[order]
-        return [times], [shares], [curve.firsts[rows][order]]
-
-    def _count(self, times: Indexes, weights: NDArray[np.float64], firsts: Indexes) -> None:
-        columns = len(self.edges) - 1
-        at = np.clip(np.searchsorted(self.edges, times, "right") - 1, 0, columns - 1)
-        exact = np.bincount(at, weights, columns)
+        at = column_of(np.concatenate(times))
+        exact = np.bincount(at, np.concatenate(weights), columns)
         # Rounded as running totals, so that the sum does not change.
         self.counts = np.diff(np.rint(np.append(0, np.cumsum(exact)))).astype(np.int64)
         lowest = np.full(columns, np.iinfo(np.int64).max)
-        np.minimum.at(lowest, at, firsts)
+        np.minimum.at(lowest, at, np.concatenate(firsts))
         # In an empty column, a seek would find the next message after it.
         self.indexes = np.minimum.accumulate(lowest[::-1])[::-1]
 

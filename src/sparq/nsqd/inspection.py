@@ -353,11 +353,8 @@ class Inspection:
     async def _search_for(self, topic: Topic, search: Search, seconds: float) -> None:
         """Search step by step for `seconds`, or longer until at least one message is searched."""
         first, until = search.position, time.perf_counter() + seconds
-        while not search.is_over:
-            step = search.next_step(SearchBudget(STEP_SECONDS))
-            if step is None:
-                break
-            await self.run(topic, step)
+        while search.begin_step(SearchBudget(STEP_SECONDS)):
+            await self.run(topic, search)
             check_failed(topic, search.failed)
             if time.perf_counter() >= until and search.position > first:
                 break
