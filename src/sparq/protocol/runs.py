@@ -239,7 +239,8 @@ class MultiPublishBody:
         """Whether the declared size is that of messages as long as the first one."""
         (size,) = _SIZE.unpack_from(data, begin + 4)
         is_allowed: bool = 0 < size <= self._message_size_max
-        return is_allowed and self.declared_size == 4 + self._count * (4 + size)
+        even_size = 4 + self._count * (4 + size)
+        return is_allowed and self.declared_size == even_size <= self._body_size_max
 
     def _parse_singly(self, data: bytes | bytearray, begin: int) -> bool:
         """Find the ends of the next complete messages; False: more bytes are needed.
