@@ -13,7 +13,7 @@ from itertools import count
 from sparq.broker.channel import Channel
 from sparq.broker.session import V2Session
 from sparq.broker.topics import Topics
-from sparq.daemon.access.rights import Grant, Need
+from sparq.daemon.access.rules import Grant, Need
 from sparq.nsqd.main import main
 from sparq.protocol.commands import Finish
 from sparq.protocol.instant import Instant

@@ -62,7 +62,7 @@ def test_access_checks_have_metrics(tmp_path: Path) -> None:
     lines = [make("a", "read")[1], make("b", "read", "2020-01-01")[1]]
     file.write_text("\n".join(lines))
     access = Access({}, token_file=str(file))
-    access.refuse_command("forbidden", "SUB", "a", "192.0.2.1")
+    access.refuse(access.identify("x", "192.0.2.1"), "SUB", reason="forbidden")
 
     assert [] == list(access_families(None, "nsqd"))
     assert [] == list(access_families(Access({}), "nsqd"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from sparq.daemon.call import Call, HttpError
+from sparq.daemon.http import Call, HttpError
 from sparq.inspection.snapshot import MessageState
 from sparq.nsqd.parameters import (
     IDS_BYTES_MAX,

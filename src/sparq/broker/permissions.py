@@ -14,10 +14,8 @@ with a `topic` pattern, `channels` patterns and `permissions` (docs/protocol.md,
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sparq.broker.patterns import COST_MAX, Pattern, PatternError, compiled
 from sparq.options.units import SECOND
@@ -54,6 +52,13 @@ class Authorization:
         return any(one.search(channel) for one in self.channels)
 
 
+class Entry(Protocol):
+    """What one entry of permissions allows."""
+
+    def allows(self, permission: str, topic: str, channel: str | None) -> bool:
+        """Whether it grants the permission; channel "": publishing, None: any channel."""
+
+
 class Permissions:
     """The permissions from one authd answer, or from a token.
 
@@ -63,7 +68,7 @@ class Permissions:
     """
 
     def __init__(
-        self, identity: str, identity_url: str, ttl_ns: int, entries: tuple[Authorization, ...]
+        self, identity: str, identity_url: str, ttl_ns: int, entries: tuple[Entry, ...]
     ) -> None:
         self.identity = identity
         self.identity_url = identity_url
@@ -107,30 +112,6 @@ class Permissions:
             "permission_count": self.count,
         }
         return to_bytes(answer)
-
-
-def granted(identity: str, granted: Iterable[tuple[str, str]], ttl_ns: int) -> Permissions:
-    """The permissions of a token, for channels of any name.
-
-    Args:
-        identity: the token's name.
-        granted: topic patterns, each with a permission; `*` matches any text and `?` one
-            character.
-        ttl_ns: how long the permissions are valid.
-    """
-    entries = tuple(
-        Authorization(re.compile(_anchored(topics)), (re.compile(""),), frozenset((permission,)))
-        for topics, permission in granted
-    )
-    return Permissions(identity, "", min(ttl_ns, TTL_MAX * SECOND), entries)
-
-
-_WILD: Final = {"*": ".*", "?": ".", ".": r"\."}
-
-
-def _anchored(topics: str) -> str:
-    """Convert a token's topic pattern to an anchored regular expression."""
-    return f"^{''.join(_WILD.get(letter, letter) for letter in topics)}$"
 
 
 def read(body: bytes) -> Permissions:

@@ -1,12 +1,14 @@
-"""NSQ's HTTP behaviour over aiohttp: answers, errors, 404, 405, redirects, limits on bodies.
+"""HTTP of the daemons over aiohttp, with NSQ's behaviour (docs/http.md).
 
-A daemon provides a table of routes; this module does the rest (docs/http.md).
+A daemon provides a table of routes; this module does the rest.
 
 1. A handler returns text or bytes (sent unchanged), `Content` (sent with its content type), None
    (an empty 200), an aiohttp response (sent unchanged), or any other value (sent as JSON).
    A handler refuses a request with `HttpError`, which becomes an HTTP answer in one place only.
-2. Paths are exact. A path that differs in case, in a trailing slash or in `//`, `/./` and `/../` is
-   redirected to the right one with its query, with Go's status: 301 for GET, 307 for the others.
+2. Paths are exact. A part that begins with a colon is a parameter, as in `/topics/:topic`, and
+   matches any text that is not empty; a literal part takes precedence. A path that differs in case,
+   in a trailing slash or in `//`, `/./` and `/../` is redirected to the right one with its query,
+   with Go's status: 301 for GET, 307 for the others.
 3. No body is held in memory above the limit that its handler sets, including chunked ones, and
    none is decompressed.
 4. If a streamed answer (`Call.stream`) breaks off, its connection is closed, so that the client
@@ -20,48 +22,33 @@ from __future__ import annotations
 import asyncio
 import html
 import logging
+import posixpath
+import re
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
+from urllib.parse import quote, unquote_plus
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from sparq.daemon import files
-from sparq.daemon.address import Listener, peer_text
-from sparq.daemon.call import (
-    BODY_SECONDS,
-    PLAIN_HEADER,
-    Call,
-    HttpError,
-    Panic,
-    parse_query,
-    topic_channel,
-    unquote_path,
-)
-from sparq.daemon.routes import Methods, Result, Route, RouteTable
+from sparq.daemon.access.access import FORBIDDEN, RefusedError
+from sparq.daemon.address import Listener, peer_host, peer_text
 from sparq.protocol.go_json import to_bytes
+from sparq.protocol.names import is_valid_name
 
 if TYPE_CHECKING:
-    from sparq.daemon.access.access import Access
+    from sparq.daemon.access.access import Access, Caller
 
 Gate: TypeAlias = Callable[[web.BaseRequest], web.Response | None]
 Words: TypeAlias = "Callable[[web.BaseRequest, HttpError], web.Response | None]"
+Result: TypeAlias = Any
+Handler: TypeAlias = "Callable[[Call], Awaitable[Result] | Result]"
 
-__all__ = [
-    "BODY_SECONDS",
-    "Call",
-    "Content",
-    "HttpError",
-    "Route",
-    "Site",
-    "answer",
-    "parse_query",
-    "refusal",
-    "topic_channel",
-    "unquote_path",
-]
+BODY_SECONDS = 60.0
+"""Maximum time between two pieces of a body; after it the request fails."""
 
 IDLE_SECONDS = 75.0
 """A connection without a complete request head is closed after this (nginx: keepalive_timeout)."""
@@ -75,13 +62,249 @@ LINGER_SECONDS = 1.0
 LINE_BYTES_MAX = 64 << 10
 """Maximum length of a request line and of a header; a topic name may be percent-encoded."""
 
-logger = logging.getLogger(__name__)
-
-
-UNAUTHORIZED = 401
+PLAIN_HEADER = {"Server": "sparq"}
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json; charset=utf-8"
 _V1_HEADER = {**PLAIN_HEADER, "X-Nsq-Content-Type": "nsq; version=1.0"}
+_BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
+_PARAMETER = re.compile(r"/:(\w+)")
+
+logger = logging.getLogger(__name__)
+
+
+class HttpError(Exception):
+    """A refused request: the HTTP status and NSQ's error code."""
+
+    def __init__(self, status: int, code: str) -> None:
+        super().__init__(code)
+        self.status = status
+        self.code = code
+
+
+class Call:
+    """One request, for a handler.
+
+    Attributes:
+        caller: the sender; None: the daemon has no access checks.
+        parameters: the values of the path's parameters.
+        path: the path, unescaped.
+        raw_query: the query as sent. (A fragment counts as part of it, as in Go; clients send
+            none.)
+        streamed: the streamed answer, once it has begun.
+    """
+
+    def __init__(
+        self,
+        request: web.BaseRequest,
+        body_seconds: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`body_seconds`: limit for the whole body; None: no limit, if pieces keep coming.
+
+        `headers`: headers of every answer of the site.
+        """
+        self.request = request
+        self.caller: Caller | None = None
+        self.parameters: Mapping[str, str] = {}
+        self.streamed: web.StreamResponse | None = None
+        self._body_seconds = body_seconds
+        self._headers = headers or {}
+        path, _, self.raw_query = request.raw_path.partition("?")
+        # Proxies send an absolute URL (RFC 9112, 3.2.2): its path begins after the host.
+        self.path = unquote_path(path) if path.startswith("/") else request.rel_url.path
+        self._query: dict[str, str] | None = None
+
+    @property
+    def client(self) -> str:
+        """The client's IP address, or "a unix socket"."""
+        return peer_host((self.request.remote or "", 0)) or "a unix socket"
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query's parameters; for a repeated one, the first value.
+
+        Raises:
+            HttpError: 400 INVALID_REQUEST, it cannot be parsed.
+        """
+        if self._query is None:
+            self._query = parse_query(self.raw_query)
+        return self._query
+
+    def argument(self, name: str) -> str:
+        """Return a required parameter (it may be empty).
+
+        Raises:
+            HttpError: 400 MISSING_ARG_<NAME>, or INVALID_REQUEST.
+        """
+        value = self.query.get(name)
+        if value is None:
+            raise HttpError(400, f"MISSING_ARG_{name.upper()}")
+        return value
+
+    def named(self, name: str) -> str:
+        """Return a parameter; empty if it is missing or the query cannot be parsed."""
+        try:
+            return self.query.get(name, "")
+        except HttpError:
+            return ""
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return a boolean parameter: `true`, `1`, `false` or `0`; else the default."""
+        text = self.query.get(name, "")
+        return text in ("true", "1") if text in ("true", "1", "false", "0") else default
+
+    async def body(self, limit: int, too_big: str) -> bytes:
+        """Read the request's body.
+
+        Raises:
+            HttpError: 413 with the code `too_big` above `limit` bytes, announced or received;
+                500 INTERNAL_ERROR if the body breaks off or takes too long.
+        """
+        request, content, pieces, size = self.request, self.request.content, [], 0
+        if (request.content_length or 0) > limit:
+            raise HttpError(413, too_big)
+        try:
+            async with asyncio.timeout(self._body_seconds):
+                # A web.Server leaves this to its handlers. Here it follows the check of the
+                # announced size: a client (curl, above 1 MiB) does not send what is refused.
+                if request.headers.get("Expect", "").lower() == "100-continue":
+                    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                    # Do not count these bytes as part of the final answer.
+                    request.writer.output_size = 0
+                while not content.at_eof():
+                    async with asyncio.timeout(BODY_SECONDS):
+                        pieces.append(await content.readany())
+                    size += len(pieces[-1])
+                    if size > limit:
+                        raise HttpError(413, too_big)
+        except (OSError, TimeoutError, web.RequestPayloadError):
+            raise HttpError(500, "INTERNAL_ERROR") from None
+        return b"".join(pieces)
+
+    async def stream(
+        self, content_type: str, headers: Mapping[str, str] | None = None
+    ) -> web.StreamResponse:
+        """Begin a streamed answer; the handler writes to it and then returns it."""
+        all_headers = {
+            **PLAIN_HEADER,
+            **self._headers,
+            **(headers or {}),
+            "Content-Type": content_type,
+        }
+        self.streamed = web.StreamResponse(headers=all_headers)
+        await self.streamed.prepare(self.request)
+        return self.streamed
+
+
+def topic_channel(call: Call) -> tuple[str, str]:
+    """Return the arguments `topic` and `channel`.
+
+    Raises:
+        HttpError: 400, one is missing or is not a legal name.
+    """
+    names = []
+    for name in ("topic", "channel"):
+        value = call.argument(name)
+        if not is_valid_name(value):
+            raise HttpError(400, f"INVALID_ARG_{name.upper()}")
+        names.append(value)
+    return names[0], names[1]
+
+
+def unquote_path(text: str) -> str:
+    """Resolve the escapes of a path; a plus sign stays a plus sign."""
+    return unquote_plus(text.replace("+", "%2B")) if "%" in text else text
+
+
+def parse_query(text: str) -> dict[str, str]:
+    """Parse a query as strictly as Go does.
+
+    Raises:
+        HttpError: 400 INVALID_REQUEST for a bad escape or a semicolon.
+    """
+    if ";" in text or _BAD_ESCAPE.search(text):
+        raise HttpError(400, "INVALID_REQUEST")
+    query: dict[str, str] = {}
+    for part in text.split("&"):
+        if part:
+            name, _, value = part.partition("=")
+            query.setdefault(unquote_plus(name), unquote_plus(value))
+    return query
+
+
+class Route(NamedTuple):
+    """One endpoint; parts of its path may be parameters, as in `/config/:opt`.
+
+    `plain`: answer as text without NSQ's header (/ping). `log`: log requests at INFO. `private`: a
+    GET that needs the token, like all requests other than GET.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    plain: bool = False
+    log: bool = True
+    private: bool = False
+
+
+Methods: TypeAlias = dict[str, Route]
+
+
+class RouteMatch(NamedTuple):
+    """The result of a look-up: the path's routes by method, and the values of its parameters."""
+
+    methods: Methods
+    parameters: Mapping[str, str]
+
+
+class RouteTable:
+    """All routes of a site, below `base`: "", or a path with a leading and no trailing slash."""
+
+    def __init__(self, routes: Iterable[Route], base: str = "") -> None:
+        by_path: dict[str, Methods] = {}
+        for route in routes:
+            path = base if base and route.path == "/" else base + route.path
+            by_path.setdefault(path, {})[route.method] = route
+        # False sorts before True: at each part, a literal comes before a parameter (rule 2).
+        opened = sorted(
+            filter(_PARAMETER.search, by_path), key=lambda p: [x[:1] == ":" for x in p.split("/")]
+        )
+        self._open = {path: by_path.pop(path) for path in opened}
+        self._patterns = {
+            path: _PARAMETER.sub(r"/(?P<\1>[^/]+)", re.escape(path)) for path in opened
+        }
+        self._exact = by_path
+        # Go's router ignores case and trailing slashes when it looks for the intended path.
+        self._folded = {_folded(path): path for path in by_path}
+
+    def find(self, path: str) -> RouteMatch | None:
+        """Look up an unescaped path; None: no route matches."""
+        methods = self._exact.get(path)
+        if methods is not None:
+            return RouteMatch(methods, {})
+        for known, pattern in self._patterns.items():
+            if match := re.fullmatch(pattern, path):
+                return RouteMatch(self._open[known], match.groupdict())
+        return None
+
+    def meant(self, path: str, method: str) -> str | None:
+        """Return the intended path, escaped, if it has a route for the method (rule 2)."""
+        # `normpath` would keep two leading slashes.
+        cleaned = "/" + posixpath.normpath(path).lstrip("/")
+        exact = self._folded.get(_folded(cleaned))
+        if exact is not None:
+            return exact if method in self._exact[exact] else None
+        for known, pattern in self._patterns.items():
+            match = re.fullmatch(pattern, cleaned, re.IGNORECASE | re.ASCII)
+            if match and method in self._open[known]:
+                for name, text in match.groupdict().items():
+                    known = known.replace(f"/:{name}", f"/{quote(text)}", 1)  # noqa: PLW2901
+                return known
+        return None
+
+
+def _folded(path: str) -> str:
+    return path.rstrip("/").lower() or "/"
 
 
 class Content(NamedTuple):
@@ -95,29 +318,27 @@ def answer(result: Result, *, plain: bool = False) -> web.StreamResponse:
     """Make the 200 response for a handler's result (rule 1)."""
     if isinstance(result, web.StreamResponse):
         return result
-    headers = dict(PLAIN_HEADER if plain else _V1_HEADER)
     if isinstance(result, Content):
-        headers["Content-Type"] = result.content_type
-        return web.Response(body=result.body, headers=headers)
-    if result is None or isinstance(result, str | bytes):
-        body = result.encode() if isinstance(result, str) else result
-        if body:  # Go detects the type from the body, so an empty one has none
-            headers["Content-Type"] = TEXT
-        return web.Response(body=body, headers=headers)
-    headers["Content-Type"] = JSON
-    return web.Response(body=to_bytes(result), headers=headers)
+        body, kind = result
+    elif result is None or isinstance(result, str | bytes):
+        body = result.encode() if isinstance(result, str) else result or b""
+        kind = TEXT if body else ""  # Go detects the type from the body, so an empty one has none
+    else:
+        body, kind = to_bytes(result), JSON
+    headers = dict(PLAIN_HEADER if plain else _V1_HEADER)
+    if kind:
+        headers["Content-Type"] = kind
+    return web.Response(body=body or None, headers=headers)
 
 
 def refusal(error: HttpError, *, plain: bool = False) -> web.Response:
     """Make the response to a refused request."""
-    asks = {"WWW-Authenticate": "Bearer"} if error.status == UNAUTHORIZED else {}
-    if plain:
-        headers = {**PLAIN_HEADER, **asks, "Content-Type": TEXT}
-        return web.Response(status=error.status, body=error.code.encode(), headers=headers)
-    headers = {**_V1_HEADER, **asks, "Content-Type": JSON}
-    return web.Response(
-        status=error.status, body=to_bytes({"message": error.code}), headers=headers
-    )
+    response = web.Response(status=error.status, headers=PLAIN_HEADER if plain else _V1_HEADER)
+    response.body = error.code.encode() if plain else to_bytes({"message": error.code})
+    response.headers["Content-Type"] = TEXT if plain else JSON
+    if error.status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
 
 
 class ConnectionRefusal(asyncio.Protocol):
@@ -294,23 +515,41 @@ class Site:
             response = await self._serve(route, call)
         else:
             response = self._no_such_route(call, None if found is None else found.methods)
-        if route is None or route.log:
-            _log(request, response, time.monotonic() - began)
+        if (route is None or route.log) and logger.isEnabledFor(logging.INFO):
+            peer = request.transport.get_extra_info("peername") if request.transport else None
+            milliseconds = (time.monotonic() - began) * 1000
+            facts = (response.status, request.method, request.raw_path, peer_text(peer))
+            logger.info("%d %s %s (%s) %.3fms", *facts, milliseconds)
         return self._dressed(response, request)
 
     async def _serve(self, route: Route, call: Call) -> web.StreamResponse:
-        access, failure = self._access, None
+        """Check the sender's rights, call the handler, and record what it did."""
+        access, code, is_refused = self._access, "", False
         if access is not None:
-            call.caller, refused = access.decide(route, call)
-            if refused is not None:
+            try:
+                call.caller = access.decide(route, call)
+            except RefusedError as error:
+                is_known = str(error) == FORBIDDEN
+                refused = HttpError(*((403, "FORBIDDEN") if is_known else (401, "UNAUTHORIZED")))
                 return refusal(refused, plain=route.plain)
         try:
-            response = await _handle(route, call)
+            result = route.handler(call)
+            response = answer(
+                await result if isinstance(result, Awaitable) else result, plain=route.plain
+            )
         except HttpError as error:
-            is_plain = route.plain and not isinstance(error, Panic)
-            response, failure = self._refused(call.request, error, plain=is_plain), error
+            if call.streamed is not None:
+                return _broken_off(route, call, call.streamed, error)
+            response = self._refused(call.request, error, plain=route.plain)
+            code, is_refused = error.code, error.status == 403
+        except Exception as error:
+            if call.streamed is not None:
+                return _broken_off(route, call, call.streamed, error)
+            logger.exception("panic in HTTP handler of %s", route.path)
+            code = "INTERNAL_ERROR"
+            response = self._refused(call.request, HttpError(500, code), plain=False)
         if access is not None:
-            await access.note(route, call, failure)
+            await access.note(route, call, code, is_refused=is_refused)
         return response
 
     def _refused(
@@ -332,10 +571,18 @@ class Site:
         return response
 
     def _no_such_route(self, call: Call, methods: Methods | None) -> web.Response:
+        """Answer 404 or 405, or redirect to the intended path as Go does."""
         method = call.request.method
         meant = self._table.meant(call.path, method)
         if meant is not None:
-            return _redirect(f"{meant}?{call.raw_query}" if call.raw_query else meant, method)
+            location = f"{meant}?{call.raw_query}" if call.raw_query else meant
+            headers = {**PLAIN_HEADER, "Location": location}
+            if method != "GET":
+                return web.Response(status=307, headers=headers)
+            headers["Content-Type"] = "text/html; charset=utf-8"
+            # For a browser that does not follow the redirect.
+            link = f'<a href="{html.escape(location)}">Moved Permanently</a>.\n\n'
+            return web.Response(status=301, text=link, headers=headers)
         if methods is None:
             return self._refused(call.request, HttpError(404, "NOT_FOUND"))
         allow = ", ".join(sorted({*methods, "OPTIONS"}))
@@ -346,51 +593,15 @@ class Site:
         return response
 
 
-def _redirect(location: str, method: str) -> web.Response:
-    """Make Go's redirect; it has a link for a browser that does not follow it."""
-    headers = {**PLAIN_HEADER, "Location": location}
-    if method != "GET":
-        return web.Response(status=307, headers=headers)
-    headers["Content-Type"] = "text/html; charset=utf-8"
-    link = f'<a href="{html.escape(location)}">Moved Permanently</a>.\n\n'
-    return web.Response(status=301, text=link, headers=headers)
-
-
-async def _handle(route: Route, call: Call) -> web.StreamResponse:
-    try:
-        result = route.handler(call)
-        if isinstance(result, Awaitable):
-            result = await result
-    except Exception as error:
-        if call.streamed is not None:
-            return _broken_off(route, call, call.streamed, error)
-        if isinstance(error, HttpError):
-            raise
-        logger.exception("panic in HTTP handler of %s", route.path)
-        raise Panic from None
-    return answer(result, plain=route.plain)
-
-
 def _broken_off(
     route: Route, call: Call, begun: web.StreamResponse, error: Exception
 ) -> web.StreamResponse:
-    """Close the connection of a streamed answer that has failed."""
+    """Close the connection of a streamed answer that has failed (rule 4)."""
     if not isinstance(error, ConnectionError):  # the client may disconnect at any time
         logger.error("HTTP: the answer to %s was cut off", route.path, exc_info=error)
     if call.request.transport is not None:
         call.request.transport.abort()
     return begun
-
-
-def _log(request: web.BaseRequest, response: web.StreamResponse, seconds: float) -> None:
-    if logger.isEnabledFor(logging.INFO):
-        transport = request.transport
-        peer = peer_text(transport.get_extra_info("peername")) if transport else ""
-        milliseconds = seconds * 1000
-        target = request.raw_path
-        logger.info(
-            "%d %s %s (%s) %.3fms", response.status, request.method, target, peer, milliseconds
-        )
 
 
 BYTES_MIN = 1024

@@ -1,7 +1,12 @@
-"""Groups of options shared by several daemons; a daemon's own options are in its package."""
+"""Groups of options shared by several daemons; a daemon's own options are in its package.
+
+A token in a file (`--http-token=@/path`) does not appear in the process list. No daemon shows a
+token: `hidden` and `public` remove it.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from sparq.options.declare import option
@@ -76,3 +81,17 @@ def go_compatible(program: str) -> bool:
     text = f"start in spite of mistakes that Go's {program} ignores, and log them as warnings"
     made: bool = option(False, text)
     return made
+
+
+FROM_FILE = "@"
+_USER = re.compile(r"//[^/?#]*@")
+
+
+def public(url: str) -> str:
+    """Return a URL without user, password and query; other texts are unchanged."""
+    return _USER.sub("//", url).partition("?")[0] if "://" in url else url
+
+
+def hidden(value: str) -> str:
+    """Return `***` for a token; "" and `@FILE` are unchanged."""
+    return value if not value or value.startswith(FROM_FILE) else "***"

@@ -29,7 +29,7 @@ Who sends them. The first of these that the request has decides:
 
 Every sender also has the roles of `--default-role`.
 
-What needs which role. nsqadmin uses five of the roles in `sparq.daemon.access.roles`.
+What needs which role. nsqadmin uses five of the roles in `sparq.daemon.access.rules`.
 
 10. The server is built from the table of rights: if a route has no row, `right_of` raises and the
     server does not start.
@@ -58,9 +58,8 @@ from aiohttp import web
 
 from sparq.daemon import address as addresses
 from sparq.daemon.access import tokens
-from sparq.daemon.access.audit import AuditLog
-from sparq.daemon.access.audit_file import AuditEntry, Outcome
-from sparq.daemon.access.roles import ADMINS_WORDS, NO_ROLE, Role, RoleError, Via, role_of
+from sparq.daemon.access.audit import AuditEntry, AuditLog, Outcome
+from sparq.daemon.access.rules import ADMINS_WORDS, NO_ROLE, Role, RoleError, Via, role_of
 from sparq.daemon.access.tokens import ADMINS_FORM, Tokens
 from sparq.daemon.http import Call, HttpError, Route, refusal
 from sparq.nsqadmin.options import NsqadminOptions, base_of

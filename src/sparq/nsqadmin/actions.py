@@ -23,9 +23,8 @@ from sparq.cluster import actions as cluster
 from sparq.cluster import draining, policies
 from sparq.cluster.actions import Report, StepOutcome
 from sparq.cluster.fleet import Fleet, UnknownNode
-from sparq.daemon.access.audit import AuditLog
-from sparq.daemon.access.audit_file import Outcome
-from sparq.daemon.access.roles import Role
+from sparq.daemon.access.audit import AuditLog, Outcome
+from sparq.daemon.access.rules import Role
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin.access import ACTION_ROLES, AdminAccess, Identity
 from sparq.nsqadmin.notify import Notifier

@@ -22,8 +22,8 @@ from typing import Any, Final, TypeVar
 from sparq.cluster import cluster_stats
 from sparq.cluster.fleet import Gathered
 from sparq.daemon.http import JSON, Call, Content, HttpError, Route
+from sparq.daemon.options import hidden, public
 from sparq.daemon.reload import LEVEL_NUMBERS, new_value
-from sparq.daemon.token import hidden, public
 from sparq.nsqadmin.actions import ActionRequest
 from sparq.nsqadmin.graphite import Graphite
 from sparq.nsqadmin.options import NsqadminOptions, base_of

@@ -23,7 +23,7 @@ import aiohttp
 from aiohttp import web
 
 from sparq.client.lookup import http_reason
-from sparq.daemon.token import public
+from sparq.daemon.options import public
 
 WAITING_MAX: Final = 1000
 ANSWER_BYTES_MAX: Final = 65_536

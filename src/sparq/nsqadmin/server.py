@@ -22,8 +22,9 @@ from prometheus_client import generate_latest
 
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.upstream import AddressRule, Upstream, UpstreamError
-from sparq.daemon import files, token
+from sparq.daemon import files
 from sparq.daemon import reload as hangup
+from sparq.daemon.access import tokens
 from sparq.daemon.access.audit import AuditLog
 from sparq.daemon.address import Listener, listen
 from sparq.daemon.http import Content, HttpError, Route, Site
@@ -69,7 +70,7 @@ class Nsqadmin:
             connect_seconds=connect,
             request_seconds=seconds,
             tls=tls,
-            token=token.resolve(options.upstream_token, "--upstream-token"),
+            token=tokens.resolve(options.upstream_token, "--upstream-token"),
         )
         fleet = _fleet(upstream, options)
         audit = AuditLog(options.audit_log, _publisher(fleet, options.audit_topic))

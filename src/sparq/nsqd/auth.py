@@ -9,6 +9,12 @@ the token has expired or not. Any other secret is sent to the authds, if any are
    go on.
 3. A secret is never logged, nor is an address with a secret in its query.
 4. An answer is limited in size and is parsed in a thread, because patterns take a while to compile.
+5. A token's roles are the connection's permissions: publish and consume, for topics by pattern. The
+   token is looked up again when it expires and when the file has been read again. If it is no
+   longer valid, the connection is closed (`E_AUTH_FAILED`); likewise if it no longer allows the
+   connection's subscription (`E_UNAUTHORIZED`). Other changes of its roles apply from the next
+   command on.
+6. Every refusal is counted and recorded (`daemon.access`), without the token.
 """
 
 from __future__ import annotations
@@ -28,19 +34,22 @@ from yarl import URL
 
 from sparq.broker import permissions
 from sparq.broker.permissions import AnswerError, Permissions
-from sparq.daemon.access.access import EXPIRED
-from sparq.daemon.token import public
+from sparq.daemon.access.access import EXPIRED, FORBIDDEN
+from sparq.daemon.access.rules import PERMISSIONS, Role
+from sparq.daemon.options import public
 from sparq.nsqd.options import http_timeouts
-from sparq.nsqd.shown_token import ConnectionToken
+from sparq.options.units import SECOND
 from sparq.program.lifecycle import StartError
 from sparq.protocol import commands
 from sparq.protocol.bounded import collected
+from sparq.protocol.commands import STATE_SUBSCRIBED
 from sparq.protocol.errors import RemoteError
+from sparq.protocol.names import fits
 from sparq.wire.layers import TLS_VERSIONS
 
 if TYPE_CHECKING:
     from sparq.broker.session import V2Session
-    from sparq.daemon.access.access import Access
+    from sparq.daemon.access.access import Access, Caller
     from sparq.nsqd.options import NsqdOptions
     from sparq.nsqd.turns import Turns
     from sparq.protocol.instant import Instant
@@ -49,19 +58,24 @@ ANSWER_BYTES_MAX: Final = 256 << 10
 """Maximum size of an authd's answer; a thousand authorizations fit."""
 
 ACCEPT: Final = {"Accept": "application/vnd.nsq; version=1.0"}
+CHECK_SECONDS: Final = 1.0
+"""How often the expiry of tokens is checked: the system clock may be changed meanwhile."""
 
-NAMES: Final = {
-    commands.PublishRun: "PUB",
-    commands.TopicNeeded: "MPUB",
-    commands.DeferredPublish: "DPUB",
-    commands.Subscribe: "SUB",
-    commands.Attach: "ATTACH",
-    commands.ReadEnds: "ENDS",
-    commands.Read: "READ",
-    commands.CommitRange: "COMMIT",
+FOREVER_SECONDS: Final = 1e9
+
+CHECKED: Final[dict[type, tuple[str, str | None]]] = {
+    commands.PublishRun: ("PUB", ""),
+    commands.TopicNeeded: ("MPUB", ""),
+    commands.DeferredPublish: ("DPUB", ""),
+    commands.Subscribe: ("SUB", "channel"),
+    commands.Attach: ("ATTACH", "channel"),
+    commands.ReadEnds: ("ENDS", None),
+    commands.Read: ("READ", None),
+    commands.CommitRange: ("COMMIT", "channel"),
 }
-CHECKED: Final = tuple(NAMES)
-"""Commands whose permissions are checked. (An MPUB is checked when its line has arrived.)"""
+"""Commands whose permissions are checked: the name, and the channel that they need permission for
+(`Permissions.allows`): the command's own, "" or None. (An MPUB is checked when its line has
+arrived.)"""
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +119,7 @@ class Authenticator:
         self._timeouts = http_timeouts(options)
         self._context = client_context(options)
         self._http: aiohttp.ClientSession | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def load(self, options: NsqdOptions) -> None:
         """Read the root CA file again and trust it from now on.
@@ -140,7 +155,17 @@ class Authenticator:
         """Make a new connection's `Admission`; `go_on` is called after a held command is done."""
         made = Admission(turns, self, session, go_on)
         self.admissions.add(made)
+        if self.access is not None and self._timer is None:
+            self._watch(turns.loop, self.access)
         return made
+
+    def _watch(self, loop: asyncio.AbstractEventLoop, access: Access) -> None:
+        """Review, every `CHECK_SECONDS`, the connections whose token has expired."""
+        now = access.now()
+        for admission in tuple(self.admissions):
+            if now >= admission.expires:
+                admission.review()
+        self._timer = loop.call_later(CHECK_SECONDS, self._watch, loop, access)
 
     def review(self) -> None:
         """Check all connections that showed a token against the token file as it is now."""
@@ -148,7 +173,9 @@ class Authenticator:
             admission.review()
 
     async def close(self) -> None:
-        """Close the HTTP client."""
+        """Close the HTTP client, and stop checking tokens."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self._http is not None:
             await self._http.close()
 
@@ -177,8 +204,23 @@ class Authenticator:
             return answer.status, await collected(answer.content.iter_any(), ANSWER_BYTES_MAX)
 
 
+class RoleOnTopics(NamedTuple):
+    """One role of a token as an entry of `Permissions`: the topics' pattern, and a permission."""
+
+    topics: str
+    permission: str
+
+    def allows(self, permission: str, topic: str, _channel: str | None) -> bool:
+        """Whether this entry grants the permission; it is for channels of any name."""
+        return permission == self.permission and fits(self.topics, topic)
+
+
 class Admission:
-    """One connection's AUTH: hold a command that has to wait for an authd."""
+    """One connection's AUTH: hold a command that has to wait for an authd.
+
+    Attributes:
+        expires: when the connection's token expires, in seconds since the epoch.
+    """
 
     def __init__(
         self,
@@ -188,13 +230,13 @@ class Admission:
         go_on: Callable[[], None],
     ) -> None:
         """`go_on` is called after the held command is done."""
+        self.expires = float("inf")
         self._turns = turns
         self._authenticator = authenticator
         self._session = session
         self._go_on = go_on
         self._secret = b""
-        access = authenticator.access
-        self._shown = None if access is None else ConnectionToken(access, turns, session)
+        self._caller: Caller | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -210,7 +252,7 @@ class Admission:
             if known is not None:
                 return False
             self._secret = command.secret
-        elif known is None or not _must_wait(known, command, now):
+        elif known is None or type(command) not in CHECKED or not known.has_expired(now.mono_ns):
             self._note(known, command)
             return False
         self._task = self._turns.loop.create_task(self._authorize_and_execute(command, now))
@@ -219,24 +261,62 @@ class Admission:
     def close(self) -> None:
         """Clean up after the connection was closed."""
         self._authenticator.admissions.discard(self)
-        if self._shown is not None:
-            self._shown.close()
         if self._task is not None:
             self._task.cancel()
 
     def review(self) -> None:
-        """Check the connection's token against the token file as it is now."""
-        if self._shown is not None:
-            self._shown.review()
+        """Look the token up again: it may have expired, or its line in the file has changed."""
+        session, access, caller = self._session, self._authenticator.access, self._caller
+        if access is None or caller is None or not caller.digest or session.closing:
+            return
+        caller = self._caller = access.review(caller)
+        if caller.reason != FORBIDDEN:
+            self._refuse("E_AUTH_FAILED", "AUTH")
+            self._turns.broker.fail(session, RemoteError("E_AUTH_FAILED", "AUTH failed"))
+            self._turns.schedule()
+            return
+        session.permissions = found = self._permissions(access, caller)
+        if session.state == STATE_SUBSCRIBED:
+            topic, channel = self._turns.broker.names_subscribed(session)
+            if not found.allows(topic, channel):
+                text = f'AUTH failed for SUB on "{topic}" "{channel}"'
+                self._refuse("E_UNAUTHORIZED", "SUB", topic, channel)
+                self._turns.broker.fail(session, RemoteError("E_UNAUTHORIZED", text))
+                self._turns.schedule()
+
+    def _permissions(self, access: Access, caller: Caller) -> Permissions:
+        """Return the permissions that a token's roles give, until it expires."""
+        self.expires = caller.expires
+        entries = tuple(
+            RoleOnTopics(grant.topics, PERMISSIONS[role])
+            for grant in caller.grants
+            for role in (Role.PUBLISH, Role.CONSUME)
+            if role in grant.role
+        )
+        # A token without an expiry has infinity here, which `int` refuses.
+        left_seconds = min(caller.expires - access.now(), FOREVER_SECONDS)
+        found = Permissions(caller.name, "", int(left_seconds * SECOND), entries)
+        found.begin(self._turns.runner.now().mono_ns)
+        return found
+
+    def _refuse(self, code: str, action: str, topic: str = "", channel: str = "") -> None:
+        """Count and record a refusal, if there is a token file; `code`: nsqd's error code."""
+        session, access = self._session, self._authenticator.access
+        if access is None:
+            return
+        caller = self._caller or access.identify(None, session.remote_address, session.user_agent)
+        reason = FORBIDDEN if code == "E_UNAUTHORIZED" else caller.reason
+        names = {"topic": topic, "channel": channel}
+        access.refuse(caller, action, reason=reason, detail=f"{code} {reason}", **names)
 
     def _note(self, known: Permissions | None, command: commands.Command) -> None:
         """Record a command that the broker is about to refuse."""
-        if self._shown is None or not isinstance(command, CHECKED):
+        if self._authenticator.access is None or type(command) not in CHECKED:
             return
         topic, channel = needed(command)
         if known is None or not known.allows(topic, channel):
             code = "E_AUTH_FIRST" if known is None else "E_UNAUTHORIZED"
-            self._shown.refuse(code, NAMES[type(command)], "", topic, channel or "")
+            self._refuse(code, CHECKED[type(command)][0], topic, channel or "")
 
     async def _authorize_and_execute(self, command: commands.Command, now: Instant) -> None:
         """Ask the authd, and execute the command."""
@@ -248,8 +328,8 @@ class Admission:
             # A client without access is not told the reason.
             broker.fail(session, RemoteError("E_AUTH_FAILED", "AUTH failed"))
         elif isinstance(command, commands.Authenticate):
-            if self._shown is not None and not known.count:
-                self._shown.refuse("E_UNAUTHORIZED", "AUTH")
+            if not known.count:
+                self._refuse("E_UNAUTHORIZED", "AUTH")
             broker.authorize(session, known)
         else:
             session.permissions = known
@@ -261,47 +341,34 @@ class Admission:
         self._go_on()
 
     async def _ask(self) -> Permissions | None:
-        reason = ""
-        if self._shown is not None:
-            held, reason = self._shown.take(self._secret)
-            if held is not None:
-                return held
+        session, access = self._session, self._authenticator.access
+        address, tls = session.remote_address, session.tls
         try:
-            if reason == EXPIRED:
-                raise AuthError("the token has expired")
-            found = await self._authenticator.ask(self._client())
+            if access is not None:
+                # Latin-1 decodes any bytes: a secret that is not text is merely unknown.
+                text = self._secret.decode("latin-1")
+                caller = self._caller = access.identify(text, address, session.user_agent)
+                if caller.reason == FORBIDDEN:  # that is, unless it has the right
+                    return self._permissions(access, caller)
+                if caller.reason == EXPIRED:
+                    raise AuthError("the token has expired")
+            common_name = "" if tls is None else tls.common_name
+            host = address.rpartition(":")[0].strip("[]")
+            query = AuthdQuery(common_name, host, self._secret, "false" if tls is None else "true")
+            found = await self._authenticator.ask(query)
         except AuthError as error:
-            if self._shown is not None:
-                self._shown.refuse("E_AUTH_FAILED", "AUTH", reason)
+            self._refuse("E_AUTH_FAILED", "AUTH")
             if self._authenticator.has_authds:
-                address = self._session.remote_address
                 logger.error("PROTOCOL(V2): [%s] AUTH failed %s", address, error)
             return None
         found.begin(self._turns.runner.now().mono_ns)
         return found
 
-    def _client(self) -> AuthdQuery:
-        session = self._session
-        host = session.remote_address.rpartition(":")[0].strip("[]")
-        tls = session.tls
-        common_name = "" if tls is None else tls.common_name
-        return AuthdQuery(common_name, host, self._secret, "false" if tls is None else "true")
 
-
-def _must_wait(known: Permissions, command: commands.Command, now: Instant) -> bool:
-    return isinstance(command, CHECKED) and known.has_expired(now.mono_ns)
-
-
-def needed(command: commands.Command) -> tuple[str, str | None]:
+def needed(command: Any) -> tuple[str, str | None]:
     """Return the topic and channel that a command needs permission for (`Permissions.allows`)."""
-    match command:
-        case commands.Subscribe() | commands.Attach() | commands.CommitRange():
-            return command.topic, command.channel
-        case commands.ReadEnds() | commands.Read():
-            return command.topic, None
-        case commands.PublishRun() | commands.TopicNeeded() | commands.DeferredPublish():
-            return command.topic, ""
-    raise AssertionError(command)
+    _, channel = CHECKED[type(command)]
+    return command.topic, command.channel if channel else channel
 
 
 def url_of(address: str) -> URL:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sparq.daemon.http import JSON, Call, Content, HttpError, Route
+from sparq.daemon.options import hidden, public
 from sparq.daemon.reload import LEVEL_NUMBERS, new_value
-from sparq.daemon.token import hidden, public
 from sparq.options.declare import flags_of
 from sparq.wire.layers import TLS_VERSIONS
 

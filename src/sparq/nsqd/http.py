@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from sparq.daemon.access.roles import Role
+from sparq.daemon.access.rules import Role
 from sparq.daemon.debug import Debug
 from sparq.daemon.http import JSON, TEXT, Call, Content, HttpError, Route, topic_channel
 from sparq.daemon.prometheus_text import CONTENT_TYPE

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from sparq.daemon import reload as hangup
-from sparq.daemon import token
+from sparq.daemon.access import tokens
 from sparq.nsqd import policy_document
 from sparq.nsqd.policy_document import DocumentError
 from sparq.options.declare import replaced
@@ -76,7 +76,7 @@ class Reloader:
     def _take_lookupd_token(self, wanted: NsqdOptions) -> tuple[str, ...]:
         """Replace the token for nsqlookupds, from the next connection on."""
         try:
-            found = token.resolve(wanted.lookupd.token, "--lookupd-token")
+            found = tokens.resolve(wanted.lookupd.token, "--lookupd-token")
         except StartError as error:
             logger.error("SIGHUP: keeping the old token for nsqlookupds: %s", error)
             return ()

@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from sparq.daemon import files, token
+from sparq.daemon import files
+from sparq.daemon.access import access, rules, tokens
 from sparq.nsqd.clients import Clients
-from sparq.nsqd.rights import access_of
 from sparq.nsqd.tcp import TcpConnection
 from sparq.nsqd.turns import Turns
 from sparq.protocol.errors import RemoteError
@@ -70,8 +70,8 @@ class Nsqd:
         self.loop = loop
         self.turns = Turns(broker, loop)
         self.runner = self.turns.runner
-        self.access = access_of(options)
-        self.lookupd_token = token.resolve(options.lookupd.token, "--lookupd-token")
+        self.access = access.build(rules.NSQD, options.http.token, options.access)
+        self.lookupd_token = tokens.resolve(options.lookupd.token, "--lookupd-token")
         self.clients = Clients(options, self.turns, self.access)
         self.http_connections_max = files.UNLIMITED
         self.tcp_port = self.http_port = self.https_port = -1

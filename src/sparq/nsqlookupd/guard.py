@@ -7,6 +7,11 @@ controls where they connect. Without these options every peer may register anyth
 2. A refusal is answered, then the connection is closed (see `nsqlookupd.tcp`).
 3. `--max-names` refuses only new names; names already known may still be registered, within
    `--max-registrations`.
+4. With `--require-token`, an nsqd sends its token in IDENTIFY (`"token": "nsq_..."`). Go's
+   nsqlookupd ignores that field; Go's nsqd does not send it, so it is refused. To register a topic,
+   an nsqd needs the role `register` for it; to connect at all, it needs the role for at least one
+   topic. If a token expires or is removed from the file, its connection is closed, which removes
+   its registrations.
 """
 
 from __future__ import annotations
@@ -17,8 +22,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from sparq.daemon.access.access import EXPIRED, FORBIDDEN, Caller
+from sparq.daemon.access.rules import Role
 from sparq.nsqlookupd.options import NsqlookupdOptions
-from sparq.nsqlookupd.shown_token import NsqdToken
 from sparq.program.lifecycle import StartError
 from sparq.protocol.address import parse_ip
 
@@ -81,9 +87,43 @@ class Guard:
             # A `Counter` keeps zeros: one for each address that ever connected.
             del self._connected[host]
 
-    def shown_token(self, remote_address: str) -> NsqdToken | None:
-        """Make the token check for a peer at this address; None: no token is required."""
-        return None if self._access is None else NsqdToken(self._access, remote_address)
+    def identify(self, shown: str, remote: str) -> tuple[Caller | None, str]:
+        """Return the nsqd that shows a token in IDENTIFY, and why it is refused, or "".
+
+        None: no token is required. `remote`: the nsqd's address.
+        """
+        if self._access is None:
+            return None, ""
+        caller = self._access.identify(shown, remote)
+        if caller.may(Role.REGISTER, None):
+            return caller, ""
+        self._access.refuse(caller, "IDENTIFY")
+        if caller.reason == FORBIDDEN:
+            return caller, "this token may not register"
+        if caller.reason == EXPIRED:
+            return caller, "this token has expired"
+        return caller, "unknown token" if shown else "a token is required (nsqd's --lookupd-token)"
+
+    def may_register(self, caller: Caller | None, topic: str) -> bool:
+        """Whether an nsqd has the role `register` for a topic; a refusal is recorded."""
+        may = self._access is None or (caller is not None and caller.may(Role.REGISTER, topic))
+        if not may and self._access is not None and caller is not None:
+            self._access.refuse(caller, "REGISTER", reason=FORBIDDEN, topic=topic)
+        return may
+
+    def review(self, caller: Caller, *, again: bool) -> Caller | None:
+        """Return a connected nsqd with its present rights; None: its token is no longer valid.
+
+        `again`: the token file was read again, not only time has passed.
+        """
+        access = self._access
+        if access is None or not (again or access.now() >= caller.expires):
+            return caller
+        found = access.review(caller)
+        if found.may(Role.REGISTER, None):
+            return found
+        access.refuse(found, "IDENTIFY")
+        return None
 
     def may_claim(self, address: str, ports: tuple[int, int], host: str) -> bool:
         """Whether a peer at `host` may register this broadcast address and these ports."""

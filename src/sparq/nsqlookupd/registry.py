@@ -55,16 +55,6 @@ class RegisteredNsqd:
         """Whether the producer refuses publishes to a topic."""
         return bool(self.draining) or topic in self.draining_topics
 
-    @property
-    def node(self) -> str:
-        """Its name in a tombstone request, `broadcast_address:http_port`."""
-        return f"{self.broadcast_address}:{self.http_port}"
-
-    @property
-    def bracketed_node(self) -> str:
-        """The same with brackets around the address."""
-        return f"[{self.broadcast_address}]:{self.http_port}"
-
 
 @dataclass(slots=True)
 class Registration:
@@ -75,11 +65,6 @@ class Registration:
 
     producer: RegisteredNsqd
     tombstoned_at: Instant = NEVER
-
-    @property
-    def tombstoned(self) -> bool:
-        """Whether the producer was ever tombstoned."""
-        return self.tombstoned_at is not NEVER
 
 
 Producers: TypeAlias = dict[str, Registration]
@@ -185,8 +170,9 @@ class Registry:
     def tombstone(self, topic: str, node: str, now: Instant) -> None:
         """Hide the producer `broadcast_address:http_port` from a topic's consumers."""
         for registration in self._topics.get(topic, {}).values():
+            host, port = registration.producer.broadcast_address, registration.producer.http_port
             # nsqadmin has brackets around an IPv6 address, NSQ's none.
-            if node in (registration.producer.node, registration.producer.bracketed_node):
+            if node in (f"{host}:{port}", f"[{host}]:{port}"):
                 registration.tombstoned_at = now
 
     # Counts
@@ -245,7 +231,7 @@ class Registry:
         # NEVER is 0 on the monotonic clock, which is recent just after the machine's start: so the
         # age alone does not tell.
         age_ns = now.mono_ns - registration.tombstoned_at.mono_ns
-        return registration.tombstoned and age_ns < self._tombstone_lifetime_ns
+        return registration.tombstoned_at is not NEVER and age_ns < self._tombstone_lifetime_ns
 
     def _is_active(self, registration: Registration, now: Instant) -> bool:
         silent_ns = now.mono_ns - registration.producer.last_update.mono_ns

@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from sparq.daemon import reload as hangup
-from sparq.daemon import token
-from sparq.daemon.access.access import build
+from sparq.daemon.access import access, rules
 from sparq.daemon.address import Listener
 from sparq.daemon.http import Site
 from sparq.nsqlookupd.guard import Guard
-from sparq.nsqlookupd.http import RIGHTS, NsqlookupdEndpoints
+from sparq.nsqlookupd.http import NsqlookupdEndpoints
 from sparq.nsqlookupd.main import listen
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.registry import Registry
@@ -48,7 +47,7 @@ class Nsqlookupd:
         self.tcp_port = 0
         self.http_port = 0
         self.connections: set[LookupConnection] = set()
-        self.access = build(RIGHTS, token.resolve(options.http.token), options.access)
+        self.access = access.build(rules.NSQLOOKUPD, options.http.token, options.access)
         self._guard = Guard(options, self.access)
         endpoints = NsqlookupdEndpoints(
             self.registry,
@@ -95,6 +94,7 @@ class Nsqlookupd:
             self._review(again=True)
 
     def _review(self, *, again: bool = False) -> None:
+        """Close the connections whose token is no longer valid."""
         for connection in tuple(self.connections):
             connection.review(again=again)
 

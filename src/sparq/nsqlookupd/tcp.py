@@ -23,8 +23,11 @@ import logging
 import struct
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
+import msgspec
+
+from sparq.daemon.access.access import Caller
 from sparq.daemon.address import peer_text
 from sparq.nsqlookupd.guard import Guard
 from sparq.nsqlookupd.options import NsqlookupdOptions
@@ -47,16 +50,26 @@ LINGER_SECONDS = 1.0
 SHOWN_MAX = 100
 """Maximum characters of a peer's input that an error repeats."""
 
-TEXTS = ("hostname", "broadcast_address", "version", "topology_zone", "topology_region")
-PORTS = ("tcp_port", "http_port")
 REQUIRED = ("broadcast_address", "tcp_port", "http_port", "version")
-"""The fields of IDENTIFY, and the required ones."""
+"""The required fields of IDENTIFY."""
 
 DRAINING_TOPICS_MAX = 10_000
 
-_INT64 = range(-(1 << 63), 1 << 63)
-
 logger = logging.getLogger(__name__)
+
+
+class Introduction(msgspec.Struct):
+    """The body of IDENTIFY. `draining` None: the nsqd does not support draining."""
+
+    broadcast_address: str = ""
+    hostname: str = ""
+    tcp_port: Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
+    http_port: Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
+    version: str = ""
+    topology_zone: str = ""
+    topology_region: str = ""
+    draining: bool | None = None
+    token: Any = ""
 
 
 class ClientError(Exception):
@@ -103,18 +116,25 @@ class CommandHandlers:
         self.greeted = False
         self.ended = False
         self.producer: RegisteredNsqd | None = None
+        self._caller: Caller | None = None
         self._registry = registry
         self._me = me
         self._remote_address = remote_address
         self._peer_id = peer_id
         self._now = now
-        self._guard = Guard(NsqlookupdOptions()) if guard is None else guard
-        self._shown = self._guard.shown_token(remote_address)
+        self._guard = guard or Guard(NsqlookupdOptions())
         self._buffer = bytearray()
         self._searched = 0
         self._body_size: int | None = None
         # Reads the next bytes: a step returns an answer, or None if it needs more bytes.
         self._step: Callable[[], bytes | None] = self._read_magic
+        self._commands: dict[bytes, Callable[[str, list[bytes]], None]] = {
+            b"PING": self._ping,
+            b"REGISTER": self._register,
+            b"UNREGISTER": self._unregister,
+            b"DRAIN": self._drain,
+            b"UNDRAIN": self._drain,
+        }
 
     def feed(self, data: bytes) -> bytes:
         """Process bytes; return the answers to the commands that they complete."""
@@ -131,15 +151,10 @@ class CommandHandlers:
 
     def feed_eof(self) -> bytes:
         """Process the end of the input; return an error if it ends within a command's body."""
-        if self.ended:
-            return b""
-        interrupted = self._step == self._read_body
-        unsized = self._body_size is None
+        is_cut = not self.ended and self._step == self._read_body
+        what = "body size" if self._body_size is None else "body"
         self.close()
-        if not interrupted:
-            return b""
-        what = "body size" if unsized else "body"
-        return reply(f"E_BAD_BODY IDENTIFY failed to read {what}".encode())
+        return reply(f"E_BAD_BODY IDENTIFY failed to read {what}".encode()) if is_cut else b""
 
     def close(self) -> None:
         """End the protocol, and remove the producer from the registry."""
@@ -152,7 +167,10 @@ class CommandHandlers:
 
     def review(self, *, again: bool) -> bool:
         """Whether the peer's token is still valid; `again`: the token file was read again."""
-        return self._shown is None or self._shown.review(again=again)
+        if self._caller is not None:
+            self._caller = self._guard.review(self._caller, again=again)
+            return self._caller is not None
+        return True
 
     # Bytes
 
@@ -202,76 +220,60 @@ class CommandHandlers:
     # Commands
 
     def _execute(self, name: bytes, arguments: list[bytes]) -> bytes:
-        if name == b"PING":
-            return self._ping()
         if name == b"IDENTIFY":
             if self.producer is not None:
                 raise ClientError("E_INVALID cannot IDENTIFY again")
             self._step = self._read_body
             return b""
-        if name == b"REGISTER":
-            return self._register(arguments)
-        if name == b"UNREGISTER":
-            return self._unregister(arguments)
-        if name in (b"DRAIN", b"UNDRAIN"):
-            return self._drain(name.decode(), arguments)
-        raise ClientError(b"E_INVALID invalid command " + name)
+        command = self._commands.get(name)
+        if command is None:
+            raise ClientError(b"E_INVALID invalid command " + name)
+        command(name.decode(), arguments)
+        return reply(b"OK")
 
-    def _ping(self) -> bytes:
+    def _ping(self, _command: str, _arguments: list[bytes]) -> None:
         if self.producer is not None:
             now = self._now()
             silent_ns = now.mono_ns - self.producer.last_update.mono_ns
             logger.debug("CLIENT(%s): pinged (last ping %d ns)", self._remote_address, silent_ns)
             self.producer.last_update = now
-        return reply(b"OK")
 
     def _identify(self, body: bytes) -> bytes:
-        producer = read_producer(body, self._peer_id, self._remote_address, self._now())
-        if self._shown is not None and (reason := self._shown.take(body)):
+        producer, shown = read_producer(body, self._peer_id, self._remote_address, self._now())
+        self._caller, reason = self._guard.identify(shown, self._remote_address)
+        if reason:
             raise ClientError(f"E_UNAUTHORIZED IDENTIFY {reason}")
-        producer.authenticated = self._shown is not None
-        self._check_claim(producer)
+        producer.authenticated = self._caller is not None
+        address, ports = producer.broadcast_address, (producer.tcp_port, producer.http_port)
+        if not self._guard.may_claim(address, ports, host_of(self._remote_address)):
+            where = f"{quote(address[:SHOWN_MAX])} {ports[0]} {ports[1]}"
+            raise ClientError(f"E_INVALID IDENTIFY broadcast address {where} is not allowed")
         self.producer = producer
         self._registry.add(producer)
         logger.info(
             "CLIENT(%s): IDENTIFY Address:%s TCP:%d HTTP:%d Version:%s",
-            self._remote_address,
-            producer.broadcast_address,
-            producer.tcp_port,
-            producer.http_port,
-            producer.version,
+            *(self._remote_address, address, *ports, producer.version),
         )
         # Go's nsqd gets NSQ's answer, byte for byte (rule 5).
         me = self._me if producer.draining is None else {**self._me, KNOWS_DRAIN: True}
         return reply(to_bytes(me))
 
-    def _check_claim(self, producer: RegisteredNsqd) -> None:
-        address, ports = producer.broadcast_address, (producer.tcp_port, producer.http_port)
-        host = host_of(self._remote_address)
-        if not self._guard.may_claim(address, ports, host):
-            where = f"{quote(address[:SHOWN_MAX])} {ports[0]} {ports[1]}"
-            raise ClientError(f"E_INVALID IDENTIFY broadcast address {where} is not allowed")
-
-    def _register(self, arguments: list[bytes]) -> bytes:
-        producer, topic, channel = self._topic_channel("REGISTER", arguments)
+    def _register(self, command: str, arguments: list[bytes]) -> None:
+        producer, topic, channel = self._topic_channel(command, arguments)
         if reason := self._guard.refusal(self._registry, producer, topic, channel):
             raise ClientError(f"E_INVALID REGISTER {reason}")
-        if self._shown is not None and (reason := self._shown.refusal(topic)):
-            raise ClientError(f"E_UNAUTHORIZED REGISTER {reason}")
+        if not self._guard.may_register(self._caller, topic):
+            raise ClientError("E_UNAUTHORIZED REGISTER this token may not register this topic")
         self._registry.register(producer, topic, channel)
-        logger.info("DB: client(%s) REGISTER %s %s", self._remote_address, topic, channel)
-        return reply(b"OK")
 
-    def _unregister(self, arguments: list[bytes]) -> bytes:
-        producer, topic, channel = self._topic_channel("UNREGISTER", arguments)
+    def _unregister(self, command: str, arguments: list[bytes]) -> None:
+        producer, topic, channel = self._topic_channel(command, arguments)
         if channel:
             self._registry.unregister_channel(producer, topic, channel)
         else:
             self._registry.unregister_topic(producer, topic)
-        logger.info("DB: client(%s) UNREGISTER %s %s", self._remote_address, topic, channel)
-        return reply(b"OK")
 
-    def _drain(self, command: str, arguments: list[bytes]) -> bytes:
+    def _drain(self, command: str, arguments: list[bytes]) -> None:
         """Note that an nsqd, or one of its topics, begins or stops refusing publishes."""
         begins = command == "DRAIN"
         if arguments:
@@ -288,63 +290,50 @@ class CommandHandlers:
             raise ClientError("E_INVALID client must IDENTIFY")
         else:
             self.producer.draining = begins
-        what = arguments[0].decode() if arguments else ""
-        logger.info("DB: client(%s) %s %s", self._remote_address, command, what)
-        return reply(b"OK")
+            logger.info("DB: client(%s) %s", self._remote_address, command)
 
     def _topic_channel(
         self, command: str, arguments: list[bytes]
     ) -> tuple[RegisteredNsqd, str, str]:
+        """Check and log a command for a topic, or for one of its channels (else "")."""
         if self.producer is None:
             raise ClientError("E_INVALID client must IDENTIFY")
         if not arguments:
             raise ClientError(f"E_INVALID {command} insufficient number of params")
-        topic = arguments[0]
-        channel = arguments[1] if len(arguments) > 1 else b""
-        if not is_valid_name(topic):
-            raise ClientError(
-                f"E_BAD_TOPIC {command} topic name '".encode() + topic + b"' is not valid"
-            )
-        if channel and not is_valid_name(channel):
-            raise ClientError(
-                f"E_BAD_CHANNEL {command} channel name '".encode() + channel + b"' is not valid"
-            )
-        return self.producer, topic.decode(), channel.decode()
+        topic, channel = arguments[0], arguments[1] if len(arguments) > 1 else b""
+        for what, name in (("topic", topic), ("channel", channel)):
+            if not is_valid_name(name) and (name or what == "topic"):
+                error = f"E_BAD_{what.upper()} {command} {what} name '"
+                raise ClientError(error.encode() + name + b"' is not valid")
+        found = topic.decode(), channel.decode()
+        logger.info("DB: client(%s) %s %s %s", self._remote_address, command, *found)
+        return self.producer, *found
 
 
-def read_producer(body: bytes, peer_id: str, remote_address: str, now: Instant) -> RegisteredNsqd:
-    """Parse the body of IDENTIFY.
+def read_producer(
+    body: bytes, peer_id: str, remote_address: str, now: Instant
+) -> tuple[RegisteredNsqd, str]:
+    """Parse the body of IDENTIFY; return the nsqd and its token, "" without one.
 
     Raises:
         ClientError: it is not a JSON object, or a field is missing or has a wrong type.
     """
     try:
         given = json.loads(body)
-        given = {} if given is None else given
-        if not isinstance(given, dict):
-            raise ValueError
         # Go accepts JSON keys in any case, so nsqds may send them so.
+        given = {} if given is None else given
         fields = {key.lower(): value for key, value in given.items() if value is not None}
-        facts = {name: _fact(fields, name, str) for name in TEXTS}
-        facts |= {name: _fact(fields, name, int) for name in PORTS}
-        draining = fields.get("draining")
-        if draining is not None and type(draining) is not bool:
-            raise ValueError
-    except (ValueError, RecursionError):
+        facts = msgspec.convert(fields, Introduction)
+    except (ValueError, RecursionError, AttributeError):
         raise ClientError("E_BAD_BODY IDENTIFY failed to decode JSON body") from None
-    if not all(facts[name] for name in REQUIRED):
+    if not all(getattr(facts, name) for name in REQUIRED):
         raise ClientError("E_BAD_BODY IDENTIFY missing fields")
     # Go's nsqd sends `--broadcast-address=[::1]` with its brackets; consumers add their own.
-    facts["broadcast_address"] = bare_host(facts["broadcast_address"])
-    return RegisteredNsqd(peer_id, remote_address, **facts, last_update=now, draining=draining)
-
-
-def _fact(fields: dict[str, Any], name: str, kind: type) -> Any:
-    """Return a field of IDENTIFY, or the type's zero value; ValueError: it has another type."""
-    value = fields.get(name, kind())
-    if type(value) is not kind or (kind is int and value not in _INT64):
-        raise ValueError
-    return value
+    facts.broadcast_address = bare_host(facts.broadcast_address)
+    known = msgspec.structs.asdict(facts)
+    token = known.pop("token")
+    producer = RegisteredNsqd(peer_id, remote_address, **known, last_update=now)
+    return producer, token if isinstance(token, str) else ""
 
 
 class LookupConnection(asyncio.Protocol):
@@ -365,16 +354,6 @@ class LookupConnection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._conversation: CommandHandlers
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def is_reading(self) -> bool:
-        """Whether input from the peer is read."""
-        return self._transport.is_reading()
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Size of the answers that the peer has not read yet."""
-        return self._transport.get_write_buffer_size()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the magic bytes, with a deadline."""
@@ -405,13 +384,17 @@ class LookupConnection(asyncio.Protocol):
         # From here on there is no deadline: a silent nsqd is no longer listed, but may come back.
         if self._conversation.greeted:
             self._arm(None)
-        self._write(answers)
+        self._transport.write(answers)
         if self._conversation.ended:
-            self._finish()
+            # Closing at once, with input unread, would lose the error by a reset.
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            self._arm(LINGER_SECONDS)
 
     def eof_received(self) -> bool:
         """Send the answer to an unfinished command, then close."""
-        self._write(self._conversation.feed_eof())
+        if answer := self._conversation.feed_eof():
+            self._transport.write(answer)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -443,16 +426,6 @@ class LookupConnection(asyncio.Protocol):
         if not self._conversation.ended and not self._conversation.review(again=again):
             self._conversation.close()
             self._transport.close()
-
-    def _write(self, answers: bytes) -> None:
-        if answers:
-            self._transport.write(answers)
-
-    def _finish(self) -> None:
-        """Close after the error: closing at once, with input unread, would lose it by a reset."""
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-        self._arm(LINGER_SECONDS)
 
     def _arm(self, seconds: float | None) -> None:
         if self._timer is not None:

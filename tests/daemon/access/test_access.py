@@ -12,13 +12,11 @@ from multidict import CIMultiDict
 
 from sparq.daemon.access import access as module
 from sparq.daemon.access import audit, tokens
-from sparq.daemon.access.access import EXPIRED, FORBIDDEN, UNAUTHORISED, Access, build
+from sparq.daemon.access.access import EXPIRED, FORBIDDEN, UNAUTHORISED, Access, RefusedError, build
 from sparq.daemon.access.audit import AuditLog
-from sparq.daemon.access.rights import OPEN, of_topic
-from sparq.daemon.access.roles import Role
-from sparq.daemon.call import Call, HttpError
+from sparq.daemon.access.rules import OPEN, Role, of_topic
+from sparq.daemon.http import Call, Route
 from sparq.daemon.options import AccessOptions
-from sparq.daemon.routes import Route
 from sparq.program.lifecycle import StartError
 
 MASTER = "master-token-of-some-length"
@@ -65,8 +63,11 @@ def call(route: Route, topic: str = "t1", shown: str = "", **headers: str) -> Ca
 
 def status(access: Access, route: Route, shown: str = "", topic: str = "t1") -> int:
     """Return 200, or the status of the refusal."""
-    _, refusal = access.decide(route, call(route, topic, shown))
-    return 200 if refusal is None else refusal.status
+    try:
+        access.decide(route, call(route, topic, shown))
+    except RefusedError as error:
+        return 403 if str(error) == FORBIDDEN else 401
+    return 200
 
 
 def test_without_options_there_are_no_checks(tmp_path: Path) -> None:
@@ -124,13 +125,12 @@ def test_a_token_is_valid_until_its_end(file: TokenFile) -> None:
     moment = [END - 1.0]
     access = Access(RIGHTS, token_file=str(file.path), now=lambda: moment[0])
 
-    assert (200, "") == (status(access, PAUSE, file.ending), access.find_token(file.ending)[1])
+    caller = access.identify(file.ending, "192.0.2.1")
+    assert (200, True) == (status(access, PAUSE, file.ending), caller.may(Role.OPERATE))
     moment[0] = END
     assert 401 == status(access, PAUSE, file.ending)
-    token, reason = access.find_token(file.ending)
-    assert token is not None
-    assert ("ending", EXPIRED) == (token.name, reason)
-    assert (None, UNAUTHORISED) == access.find_token("x" * 40)
+    for late in (access.identify(file.ending, "192.0.2.1"), access.review(caller)):
+        assert ("ending", EXPIRED, ()) == (late.name, late.reason, late.grants)
     assert 1 == access.refused[EXPIRED]
 
 
@@ -151,12 +151,11 @@ def test_a_reload_takes_the_new_file_or_keeps_the_old(
 
 
 async def served(
-    access: Access, route: Route, request: Call, error: HttpError | None = None
+    access: Access, route: Route, request: Call, code: str = "", *, is_refused: bool = False
 ) -> None:
-    """Do what the HTTP server does before and after a handler, which fails with `error`."""
-    request.caller, refusal = access.decide(route, request)
-    assert refusal is None
-    await access.note(route, request, error)
+    """Do what the HTTP server does before and after a handler, which fails with `code`."""
+    request.caller = access.decide(route, request)
+    await access.note(route, request, code, is_refused=is_refused)
 
 
 async def entries(log: AuditLog) -> list[dict[str, Any]]:
@@ -169,7 +168,7 @@ async def test_changes_and_refusals_are_recorded_without_secrets(file: TokenFile
     log = AuditLog()
     access = Access(RIGHTS, token=MASTER, token_file=str(file.path), audit=log)
     await served(access, PAUSE, call(PAUSE, shown=file.part, **{"User-Agent": "curl"}))
-    await served(access, PAUSE, call(PAUSE, shown=MASTER), HttpError(404, "TOPIC_NOT_FOUND"))
+    await served(access, PAUSE, call(PAUSE, shown=MASTER), "TOPIC_NOT_FOUND")
     await served(access, STATS, call(STATS, shown=file.whole))
     await served(access, PUB, call(PUB, shown=file.whole))
     status(access, PAUSE, "x" * 40)
@@ -192,10 +191,10 @@ async def test_an_entry_names_who_did_it_though_the_token_is_gone(file: TokenFil
     log = AuditLog()
     access = Access(RIGHTS, token_file=str(file.path), audit=log)
     request = call(PAUSE, shown=file.whole)
-    request.caller, _ = access.decide(PAUSE, request)
+    request.caller = access.decide(PAUSE, request)
     file.write(file.lines[1])
     assert access.reload()
-    await access.note(PAUSE, request, None)
+    await access.note(PAUSE, request, "", is_refused=False)
     assert 401 == status(access, PAUSE, file.whole)
     await access.close()
 
@@ -207,7 +206,7 @@ async def test_a_handlers_refusal_is_recorded_as_one(file: TokenFile) -> None:
     """A request that the handler refuses for its effect is counted and recorded as refused."""
     log = AuditLog()
     access = Access(RIGHTS, token_file=str(file.path), audit=log)
-    await served(access, PAUSE, call(PAUSE, shown=file.whole), HttpError(403, "FORBIDDEN: why"))
+    await served(access, PAUSE, call(PAUSE, shown=file.whole), "FORBIDDEN: why", is_refused=True)
     await access.close()
 
     assert 1 == access.refused[FORBIDDEN]
@@ -225,13 +224,13 @@ async def test_refused_commands_are_counted_and_recorded(
     log = AuditLog()
     access = Access(RIGHTS, token_file=str(file.path), audit=log)
     for _ in range(1000):
-        access.refuse_command(UNAUTHORISED, "AUTH", "", "192.0.2.1")
-    access.refuse_command(
-        *(FORBIDDEN, "SUB", "part", "192.0.2.2"),
+        access.refuse(access.identify("", "192.0.2.1"), "AUTH")
+    access.refuse(
+        access.identify(file.part, "192.0.2.2", "go-nsq"),
+        "SUB",
+        detail="E_UNAUTHORIZED forbidden",
         topic="u",
         channel="c",
-        user_agent="go-nsq",
-        detail="E_UNAUTHORIZED forbidden",
     )
     await access.close()
 

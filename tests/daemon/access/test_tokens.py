@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
 
-from sparq.daemon.access import tokens
-from sparq.daemon.access.roles import Role
+from sparq.daemon.access import rules, tokens
+from sparq.daemon.access.rules import Role
+from sparq.daemon.access.tokens import ADMINS_FORM
+from sparq.program.lifecycle import StartError
 from tests.nsqadmin.access.options import NOW
 
 TOKEN = "a-token-of-some-length"
@@ -139,3 +142,80 @@ def test_a_token_is_accepted_only_in_a_bearer_header(headers: list[str], shown: 
     found = tokens.shown(headers)
 
     assert shown == bool(found and tokens.is_same(found, "abc"))
+
+
+def test_a_comment_may_follow_a_pattern(tmp_path: Path) -> None:
+    """`#ephemeral` ends a pattern; any other `#` begins a comment."""
+    text = f"#ephemeral things\nbob publish:a#ephemeral,read {HASH}#his\neve read {OTHER} # hers"
+    found = tokens.read(in_file(tmp_path, text))
+
+    assert 2 == len(found)
+    (bob, eve) = found.lines
+    assert ("a#ephemeral", "*") == tuple(grant.topics for grant in bob.grants)
+    assert Role.READ == eve.roles
+
+
+def test_the_line_anybody_grants_roles_without_a_token(tmp_path: Path) -> None:
+    """The line `anybody` grants roles without a token, and is not counted as a token."""
+    found = tokens.read(in_file(tmp_path, "anybody read:public* -\n"))
+
+    assert 0 == len(found)
+    assert Role.READ == rules.roles_for(found.anybody, "public.1")
+    assert Role.NONE == rules.roles_for(found.anybody, "private")
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("anybody publish -", "at most the role read"),
+        ("anybody read,bodies -", "at most the role read"),
+        (f"anybody read {HASH}", "at most the role read"),
+        ("anybody read - 2030-01-01", "at most the role read"),
+        ("bob read -", "64 hex digits"),
+        ("anybody read -\nanybody read -", "already in the file"),
+    ],
+)
+def test_the_line_anybody_may_grant_only_read(tmp_path: Path, line: str, why: str) -> None:
+    """A line `anybody` with more than `read`, a hash or an expiry is refused."""
+    with pytest.raises(tokens.TokenFileError, match=f"line [12]: .*{why}"):
+        tokens.read(in_file(tmp_path, line))
+
+
+def test_nsqadmin_refuses_roles_and_patterns_it_does_not_support(tmp_path: Path) -> None:
+    """nsqadmin refuses patterns and roles that it does not support, instead of ignoring them."""
+    for granted, why in (
+        ("read:clicks*", "without a pattern"),
+        ("consume", "is not a role: use read, bodies, operate, administer, publish"),
+    ):
+        path = in_file(tmp_path, f"bob {granted} {HASH}")
+        with pytest.raises(tokens.TokenFileError, match=re.escape(why)):
+            tokens.read(path, ADMINS_FORM)
+
+
+def test_in_force_counts_the_tokens_that_have_not_expired(tmp_path: Path) -> None:
+    """``in_force`` counts the tokens that have not expired; `/metrics` reports it."""
+    found = tokens.read(in_file(tmp_path, f"bob read {HASH} 2020-01-01\neve read {OTHER}"))
+
+    assert (2, 1) == (len(found), found.in_force(NOW))
+
+
+def test_a_token_is_read_from_the_option_or_a_file(tmp_path: Path) -> None:
+    """The option is the token itself, or @file; the file's line end is not part of it."""
+    file = tmp_path / "token"
+    file.write_text("abc.~_+/-==\n")
+
+    assert "" == tokens.resolve("")
+    assert "abc" == tokens.resolve("abc")
+    assert "abc.~_+/-==" == tokens.resolve(f"@{file}")
+
+
+@pytest.mark.parametrize("content", [b"", b"a b", b"\xff", b"a\nb", b"x" * 600])
+def test_an_invalid_token_is_a_start_error(tmp_path: Path, content: bytes) -> None:
+    """An empty, unreadable or invalid token is a StartError with the flag's name."""
+    (tmp_path / "token").write_bytes(content)
+    with pytest.raises(StartError, match="--http-token"):
+        tokens.resolve(f"@{tmp_path}/token")
+    with pytest.raises(StartError, match="missing cannot be read - No such file"):
+        tokens.resolve(f"@{tmp_path}/missing")
+    with pytest.raises(StartError, match="letters"):
+        tokens.resolve("two words")

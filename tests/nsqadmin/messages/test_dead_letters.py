@@ -8,8 +8,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from sparq.cluster.fleet import Fleet
-from sparq.daemon.access.audit import AuditLog
-from sparq.daemon.access.audit_file import AuditEntry
+from sparq.daemon.access.audit import AuditEntry, AuditLog
 from sparq.nsqadmin import dead_letters
 from sparq.nsqadmin.dead_letters import DeadLetterList, origin, sent_in
 

@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 import sparq
-from sparq.daemon.call import Call
+from sparq.daemon.http import Call
 from sparq.nsqadmin.pages.rendering import asset_path, serve_asset
 
 ROOT = Path(__file__).parents[3]

@@ -41,7 +41,7 @@ def identify(data: bytes) -> Any:
 
 
 def introduce(data: bytes) -> Any:
-    return read_producer(data, "p", "r", Instant(0, 0))
+    return read_producer(data, "p", "r", Instant(0, 0))[0]
 
 
 def load_catalog(data: bytes) -> Any:

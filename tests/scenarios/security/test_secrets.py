@@ -29,8 +29,8 @@ PLANTED = "pl4nted"
 
 PATHS = [
     *("/ping", "/info", "/stats", "/stats?format=json", "/metrics", "/nodes", "/debug", "/topics"),
-    *("/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine", "/debug/pprof/heap"),
-    *("/debug/pprof/profile?seconds=0.2", "/debug/pprof/block", "/debug/pprof/threadcreate"),
+    *("/debug/pprof/", "/debug/pprof/goroutine", "/debug/pprof/heap", "/debug/pprof/block"),
+    "/debug/pprof/profile?seconds=0.2",
 ]
 
 

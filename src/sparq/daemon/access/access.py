@@ -1,13 +1,17 @@
-"""Access checks of nsqd and nsqlookupd, and their audit entries.
+"""Access checks of nsqd and nsqlookupd, and their audit entries. The rules are in `rules`.
 
 1. Without `--token-file` and `--http-token` there are no checks. With `--http-token` alone,
    requests that change something, and private routes, need that token.
 2. With a token file every route needs the rights in the daemon's table, also to read; a route that
-   is `OPEN` needs none. `--http-token`, if given, allows everything.
+   is `OPEN` needs none. `--http-token`, if given, allows everything over HTTP.
 3. A wrong or expired token is refused; it never falls back to the rights of `anybody`.
 4. A change is recorded when it is done or has failed, except publishes. Every refusal is counted,
    and recorded as far as `AuditLog` allows. No token gets into an entry: it has only the request
    arguments in `TOLD`.
+5. A client is identified once: over HTTP before the handler runs, over TCP with AUTH or IDENTIFY.
+   Its `Caller` goes with the request, so the audit entry names who did it, even if the token has
+   been removed meanwhile. A TCP connection is checked again (`review`) when its token expires or
+   the file is read again.
 """
 
 from __future__ import annotations
@@ -16,35 +20,26 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from sparq.daemon.access import tokens
-from sparq.daemon.access.audit import AuditLog
-from sparq.daemon.access.audit_file import AuditEntry, Outcome
-from sparq.daemon.access.rights import UNLISTED, Grant, Need
-from sparq.daemon.access.roles import WORDS, Role, Via
+from sparq.daemon.access.audit import AuditEntry, AuditLog, Outcome
+from sparq.daemon.access.rules import EVERYTHING, UNLISTED, Grant, Role, Via, publishes, roles_for
 from sparq.daemon.access.tokens import Token, TokenFileError, Tokens
 from sparq.daemon.address import peer_text
-from sparq.daemon.call import HttpError
 from sparq.program.lifecycle import StartError
 
 if TYPE_CHECKING:
-    from aiohttp import web
-
-    from sparq.daemon.access.rights import Needs, Rights
-    from sparq.daemon.call import Call
+    from sparq.daemon.access.rules import Rights
+    from sparq.daemon.http import Call, Route
     from sparq.daemon.options import AccessOptions
-    from sparq.daemon.routes import Route
 
 UNAUTHORISED, EXPIRED, FORBIDDEN = "unauthorised", "expired", "forbidden"
 REASONS: Final = (UNAUTHORISED, EXPIRED, FORBIDDEN)
 """Reasons for a refusal: no or a wrong token, an expired one, or one without the right."""
 
-HTTP_FORBIDDEN: Final = 403
-
-
-EVERYTHING: Final = tuple(Grant(role) for role in WORDS.values())
 TOLD: Final = ("node", "to", "id", "count", "to_all", "dry_run", "exit", "rate", "client")
 """Request arguments recorded in an entry, in addition to topic and channel."""
 
@@ -57,20 +52,36 @@ WRITTEN_SECONDS: Final = 5.0
 logger = logging.getLogger(__name__)
 
 
-class Caller(NamedTuple):
-    """The sender of a request.
+class RefusedError(Exception):
+    """A request is refused; the text is one of `REASONS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The sender of a request, or the client of a connection.
 
     Attributes:
         name: the token's name; empty without a valid token.
         via: how the name is known.
         grants: its rights.
         reason: the reason for a refusal, if the grants are not enough.
+        remote: the client's address.
+        digest: the hash of its token; empty without one.
+        expires: when its token expires, in seconds since the epoch.
     """
 
     name: str
     via: Via
     grants: tuple[Grant, ...]
     reason: str
+    remote: str = ""
+    user_agent: str = ""
+    digest: bytes = field(default=b"", repr=False)
+    expires: float = float("inf")
+
+    def may(self, role: Role, topic: str | None = "") -> bool:
+        """Whether it has a role for a topic; "": for all topics, None: for at least one."""
+        return role in roles_for(self.grants, topic)
 
 
 def build(rights: Rights, token: str, files: AccessOptions) -> Access | None:
@@ -78,13 +89,13 @@ def build(rights: Rights, token: str, files: AccessOptions) -> Access | None:
 
     Args:
         rights: the daemon's table of rights.
-        token: the token of `--http-token`, resolved.
+        token: the token of `--http-token`; `@FILE`: read it from this file.
         files: the options for the token file and the audit file.
 
     Raises:
-        StartError: a file cannot be used.
+        StartError: a token or a file cannot be used.
     """
-    audit = None
+    token, audit = tokens.resolve(token), None
     if files.token_file or files.audit_file:
         path, seconds = files.audit_file, REFUSED_SECONDS
         audit = AuditLog(path, flag="--audit-file", refused_seconds=seconds)
@@ -137,14 +148,11 @@ class Access:
         if self.tokens is None:
             return False
         try:
-            self.tokens = read(self._path)
-        except StartError as error:
-            logger.error("SIGHUP: keeping the old tokens: %s", error)
+            self.tokens = found = tokens.read(self._path)
+        except TokenFileError as error:
+            logger.error("SIGHUP: keeping the old tokens: --token-file: %s", error)
             return False
-        assert self.tokens is not None
-        logger.info(
-            "SIGHUP: tokens were read again: %d are valid", self.tokens.in_force(self.now())
-        )
+        logger.info("SIGHUP: tokens were read again: %d are valid", found.in_force(self.now()))
         return True
 
     async def close(self) -> None:
@@ -152,74 +160,64 @@ class Access:
         if self._audit is not None:
             await self._audit.close()
 
-    # Tokens
+    # Who sends a request
 
-    def find_token(self, shown: str) -> tuple[Token | None, str]:
-        """Return a shown token's line of the file, and "" or why the token is not valid.
-
-        For an expired token its line is returned, too.
-        """
+    def identify(self, shown: str | None, remote: str, user_agent: str = "") -> Caller:
+        """Return the client that shows a token; None: it shows none. `remote`: its address."""
+        if shown is None:
+            grants = () if self.tokens is None else self.tokens.anybody
+            return Caller("", "nobody", grants, UNAUTHORISED, remote, user_agent)
         token = None if self.tokens is None else self.tokens.known(shown)
+        # A wrong token has fewer rights than none at all (rule 3).
+        nobody = Caller("", "nobody", (), UNAUTHORISED, remote, user_agent)
+        return nobody if token is None else self._holder(token, nobody)
+
+    def review(self, caller: Caller) -> Caller:
+        """Return a client as its token is now: it may have expired, or its line have changed."""
+        token = None if self.tokens is None else self.tokens.with_digest(caller.digest)
         if token is None:
-            return None, UNAUTHORISED
-        return token, "" if self.now() < token.expires else EXPIRED
+            return replace(caller, grants=(), reason=UNAUTHORISED)
+        return self._holder(token, caller)
 
-    def refuse(self, reason: str, entry: AuditEntry, kind: str = "") -> None:
-        """Count and record a refusal; each `kind` has its own limit on entries."""
-        self.refused[reason] += 1
-        if self._audit is not None:
-            self._audit.refused(entry, kind)
-
-    def refuse_command(
-        self,
-        reason: str,
-        command: str,
-        name: str,
-        remote: str,
-        *,
-        topic: str = "",
-        channel: str = "",
-        user_agent: str = "",
-        detail: str = "",
-    ) -> None:
-        """Count and record the refusal of a command over TCP.
-
-        Args:
-            reason: one of `REASONS`.
-            command: the command; each has its own limit on entries.
-            name: the name of the token that was shown; empty: none, or a wrong one.
-            remote: the client's address.
-            topic, channel, user_agent, detail: see `AuditEntry`; without `detail`, the reason.
-        """
-        entry = AuditEntry(
-            name,
-            "token" if name else "nobody",
-            remote,
-            command,
-            "refused",
-            topic=topic,
-            channel=channel,
-            user_agent=user_agent,
-            detail=detail or reason,
+    def _holder(self, token: Token, caller: Caller) -> Caller:
+        is_valid = self.now() < token.expires
+        return replace(
+            caller,
+            name=token.name,
+            via="token",
+            grants=token.grants if is_valid else (),
+            reason=FORBIDDEN if is_valid else EXPIRED,
+            digest=token.digest,
+            expires=token.expires,
         )
-        self.refuse(reason, entry, command)
 
-    # HTTP
+    # What it may do
 
-    def decide(self, route: Route, call: Call) -> tuple[Caller, HttpError | None]:
-        """Return the sender of a request, and the error if it is refused.
+    def decide(self, route: Route, call: Call) -> Caller:
+        """Return the sender of an HTTP request that is allowed.
 
-        The sender is determined only here, before the handler runs: the token may be removed
-        meanwhile, and the audit entry must still name who did it.
+        Raises:
+            RefusedError: it is not allowed; that is counted and recorded.
         """
         needs = self._rights.get((route.method, route.path), UNLISTED)
-        caller = self._caller(call.request)
+        request = call.request
+        peer = request.transport.get_extra_info("peername") if request.transport else None
+        shown = tokens.shown(request.headers.getall("Authorization", ()))
+        caller = self.identify(shown, peer_text(peer), request.headers.get("User-Agent", ""))
+        if self._token and shown and tokens.is_same(shown, self._token):
+            caller = replace(
+                caller, name=tokens.MASTER, via="token", grants=EVERYTHING, reason=FORBIDDEN
+            )
         if self.tokens is None:
             asks = bool(self._token) and (route.private or route.method != "GET")
             is_met = not asks or caller.name == tokens.MASTER
         else:
             is_met = all(need.is_met(caller.grants, call.named) for need in needs)
-        return caller, None if is_met else self._refusal(route, call, caller, needs)
+        if not is_met:
+            kind = "publish" if publishes(needs) else route.method
+            self.refuse(caller, f"{route.method} {route.path}", kind=kind, **_facts(call))
+            raise RefusedError(caller.reason)
+        return caller
 
     def allows(self, call: Call, role: Role, topic: str = "") -> bool:
         """Whether the sender of a request has a role beyond those that its route needs.
@@ -227,69 +225,82 @@ class Access:
         For a route whose effect depends on its arguments: a seek that skips messages has the
         effect of emptying. `topic`: for this topic; "": for all.
         """
-        if self.tokens is None or call.caller is None:
-            return True
-        return Need(role, "topic").is_met(call.caller.grants, lambda _: topic)
+        return self.tokens is None or call.caller is None or call.caller.may(role, topic)
 
-    def _refusal(self, route: Route, call: Call, caller: Caller, needs: Needs) -> HttpError:
-        kind = "publish" if _publishes(needs) else route.method
-        detail = caller.reason
-        self.refuse(detail, self._entry(route, call, caller, "refused", detail), kind)
-        if caller.reason == FORBIDDEN:
-            return HttpError(HTTP_FORBIDDEN, "FORBIDDEN")
-        return HttpError(401, "UNAUTHORIZED")
+    # What is counted and recorded
 
-    async def note(self, route: Route, call: Call, error: HttpError | None) -> None:
-        """Record a request that was to change something; `error`: its answer if it failed."""
+    def refuse(
+        self,
+        caller: Caller,
+        action: str,
+        *,
+        kind: str = "",
+        reason: str = "",
+        detail: str = "",
+        **facts: Any,
+    ) -> None:
+        """Count and record a refusal.
+
+        Args:
+            caller: the client.
+            action: the command, or method and route.
+            kind: each kind has its own limit on entries; by default, the action.
+            reason: one of `REASONS`; by default, the caller's.
+            detail: by default, the reason.
+            facts: topic, channel and arguments (see `AuditEntry`).
+        """
+        reason = reason or caller.reason
+        self.refused[reason] += 1
+        if self._audit is not None:
+            entry = _entry(caller, action, "refused", detail or reason, facts)
+            self._audit.refused(entry, kind or action)
+
+    async def note(self, route: Route, call: Call, code: str, *, is_refused: bool) -> None:
+        """Record a request that was to change something.
+
+        Args:
+            route, call: the request.
+            code: the error code of its answer; empty: it is done.
+            is_refused: whether the handler refused it because of its effect (`allows`).
+        """
         needs = self._rights.get((route.method, route.path), UNLISTED)
-        caller = call.caller
-        if self._audit is None or caller is None or route.method == "GET" or _publishes(needs):
+        caller, action = call.caller, f"{route.method} {route.path}"
+        if self._audit is None or caller is None or route.method == "GET" or publishes(needs):
             return
-        if error is not None and error.status == HTTP_FORBIDDEN:
-            # Refused by the handler, because of its effect (`allows`).
-            self.refuse(FORBIDDEN, self._entry(route, call, caller, "refused", error.code))
+        facts = _facts(call)
+        if is_refused:
+            self.refuse(caller, action, kind="", reason=FORBIDDEN, detail=code, **facts)
             return
-        outcome: Outcome = "failed" if error else "done"
-        entry = self._entry(route, call, caller, outcome, error.code if error else "")
+        entry = _entry(caller, action, "failed" if code else "done", code, facts)
         # The action is done: a disk that hangs delays the answer, but does not withhold it. The
         # write itself goes on (`AuditLog.record`).
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WRITTEN_SECONDS):
                 await self._audit.record(entry)
 
-    def _caller(self, request: web.BaseRequest) -> Caller:
-        shown = tokens.shown(request.headers.getall("Authorization", ()))
-        if self._token and shown and tokens.is_same(shown, self._token):
-            return Caller(tokens.MASTER, "token", EVERYTHING, FORBIDDEN)
-        if shown is None or self.tokens is None:
-            anybody = () if self.tokens is None else self.tokens.anybody
-            return Caller("", "nobody", anybody, UNAUTHORISED)
-        token, reason = self.find_token(shown)
-        if token is None:  # wrong, so it has fewer rights than no token at all (rule 3)
-            return Caller("", "nobody", (), reason)
-        return Caller(token.name, "token", () if reason else token.grants, reason or FORBIDDEN)
 
-    def _entry(
-        self, route: Route, call: Call, caller: Caller, outcome: Outcome, detail: str
-    ) -> AuditEntry:
-        request = call.request
-        peer = request.transport.get_extra_info("peername") if request.transport else None
-        return AuditEntry(
-            caller.name,
-            caller.via,
-            peer_text(peer),
-            f"{route.method} {route.path}",
-            outcome,
-            topic=call.named("topic"),
-            channel=call.named("channel"),
-            user_agent=request.headers.get("User-Agent", ""),
-            arguments={name: call.named(name) for name in TOLD if call.named(name)},
-            detail=detail,
-        )
+def _facts(call: Call) -> dict[str, Any]:
+    arguments = {name: call.named(name) for name in TOLD if call.named(name)}
+    return {
+        "topic": call.named("topic"),
+        "channel": call.named("channel"),
+        "arguments": arguments,
+    }
 
 
-def _publishes(needs: Needs) -> bool:
-    return bool(needs) and all(need.role == Role.PUBLISH for need in needs)
+def _entry(
+    caller: Caller, action: str, outcome: Outcome, detail: str, facts: Mapping[str, Any]
+) -> AuditEntry:
+    return AuditEntry(
+        caller.name,
+        caller.via,
+        caller.remote,
+        action,
+        outcome,
+        user_agent=caller.user_agent,
+        detail=detail,
+        **facts,
+    )
 
 
 def read(path: str, flag: str = "--token-file") -> Tokens | None:

@@ -10,15 +10,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from sparq.daemon.access import tokens
-from sparq.daemon.access.token_file import TokenFile, TokenLine
-from sparq.daemon.access.tokens import ADMINS_FORM, ANYBODY, FORM, NO_HASH, Form
+from sparq.daemon.access.tokens import ADMINS_FORM, ANYBODY, FORM, ID_LENGTH, NO_HASH, Form, Token
 from sparq.options.declare import option
 from sparq.options.mistakes import shown
 from sparq.program import verbs
@@ -30,6 +33,8 @@ PROGRAM: Final = "sparq token"
 FOOT: Final = "docs/access.md describes the roles.\n"
 HEADINGS: Final = ("NAME", "ROLES", "ID", "LAST DAY", "")
 FILE: Final = "--file=/etc/nsq/tokens"
+NEW: Final = ".new"
+MODE: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +75,93 @@ VERBS: Final = {
         examples=(f"remove web {FILE}", f"remove 6e8c0c2c36a1 {FILE}"),
     ),
 }
+
+
+class TokenFile:
+    """A token file during a change; a context manager.
+
+    The new file is locked meanwhile: a second change waits for the end of the first.
+
+    Attributes:
+        lines: its lines, with comments.
+        tokens: its tokens, in the order of the lines.
+    """
+
+    def __init__(self, path: str, form: Form, *, changes: bool = True) -> None:
+        """`changes`: the file will be replaced, and is created if there is none."""
+        self.lines: list[str] = []
+        self.tokens: Sequence[Token] = ()
+        # A symbolic link stays one.
+        self._path = os.path.realpath(path)
+        self._form = form
+        self._changes = changes
+        self._new = -1
+
+    def __enter__(self) -> Self:
+        """Read the file.
+
+        Raises:
+            TokenFileError: the daemons would refuse it.
+            OSError: it cannot be changed.
+        """
+        if self._changes:
+            self._new = self._open_new()
+        try:
+            if not self._changes or os.path.exists(self._path):
+                text = tokens.read_text(self._path)
+                self.tokens = tokens.parse(self._path, text, self._form).lines
+                self.lines = text.splitlines()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Delete the new file if it has not taken the place of the old one."""
+        if self._new >= 0:
+            os.close(self._new)
+            self._new = -1
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path + NEW)
+
+    def _open_new(self) -> int:
+        new = self._path + NEW
+        while True:
+            # Not with O_EXCL: a change that was killed leaves its file, but not its lock.
+            made = os.open(new, os.O_WRONLY | os.O_CREAT, MODE)
+            fcntl.flock(made, fcntl.LOCK_EX)
+            # The change before this one has renamed or deleted the file that both had opened.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(made), os.stat(new)):
+                    os.ftruncate(made, 0)
+                    return made
+            os.close(made)
+
+    def replace(self, lines: Sequence[str]) -> None:
+        """Put a file with these lines in the place of the old one, with its mode and owner.
+
+        Raises:
+            TokenFileError: the daemons would refuse it; nothing has changed.
+            OSError: it cannot be written, or cannot get the old one's owner.
+        """
+        text = "".join(f"{line}\n" for line in lines)
+        tokens.parse(self._path, text, self._form)
+        with contextlib.suppress(FileNotFoundError):
+            old = os.stat(self._path)
+            os.fchown(self._new, old.st_uid, old.st_gid)
+            os.fchmod(self._new, stat.S_IMODE(old.st_mode))
+        data = memoryview(text.encode())
+        while data:
+            data = data[os.write(self._new, data) :]
+        os.fsync(self._new)
+        os.replace(self._path + NEW, self._path)
+        os.close(self._new)
+        self._new = -1
+        folder = os.open(os.path.dirname(self._path), os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -125,7 +217,10 @@ def _list(request: ParsedCommand, form: Form) -> int:
     with TokenFile(request.options.file, form, changes=False) as file:
         now = time.time()
         rows = [
-            (one.name, one.roles, one.id, one.last_day, "" if now < one.expires else "expired")
+            (
+                *(one.name, one.words[1], one.id, (*one.words, "")[3]),
+                "" if now < one.expires else "expired",
+            )
             for one in file.tokens
         ]
     widths = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
@@ -139,18 +234,19 @@ def _list(request: ParsedCommand, form: Form) -> int:
 def _remove(request: ParsedCommand, form: Form) -> int:
     wanted, path = request.words[0], request.options.file
     with TokenFile(path, form) as file:
-        found = [one for one in file.tokens if wanted == one.name or one.is_id(wanted)]
+        # A text is an id if it is long enough not to be a guess.
+        beginning = wanted.lower()[:ID_LENGTH]
+        found = [
+            one for one in file.tokens if wanted == one.name or (one.digest and beginning == one.id)
+        ]
         if not found:
             names = ", ".join(dict.fromkeys(one.name for one in file.tokens)) or "none"
             raise ValueError(f"no token {shown(wanted)} in {path}: it has {names}")
         if len(found) > 1:
-            raise ValueError(f"{len(found)} tokens {wanted}: use the id of one ({_ids(found)})")
+            ids = ", ".join(one.id for one in found)
+            raise ValueError(f"{len(found)} tokens {wanted}: use the id of one ({ids})")
         at = found[0].number
         file.replace([line for number, line in enumerate(file.lines, 1) if number != at])
     name = found[0].name
     sys.stderr.write(f"removed {name} from {path}: reload the daemons that use it (SIGHUP)\n")
     return 0
-
-
-def _ids(found: Sequence[TokenLine]) -> str:
-    return ", ".join(one.id for one in found)

@@ -24,18 +24,21 @@ import secrets
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
-from sparq.daemon.access import rights
-from sparq.daemon.access.rights import Grant
-from sparq.daemon.access.roles import ADMINS_WORDS, WORDS, Role
-from sparq.daemon.token import TOKEN
+from sparq.daemon.access import rules
+from sparq.daemon.access.rules import ADMINS_WORDS, WORDS, Grant, Role
+from sparq.daemon.options import FROM_FILE
+from sparq.program.lifecycle import StartError
 
+TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # RFC 6750's
 LENGTH_MIN = 20
 TOKENS_MAX = 1000
 FILE_BYTES_MAX = 1 << 20
 ANYBODY = "anybody"
 NO_HASH = "-"
+ID_LENGTH = 12
 MASTER = "http-token"
 """The name of `--http-token` in audit files."""
 
@@ -75,29 +78,45 @@ ADMINS_FORM = Form(ADMINS_WORDS, is_whole=True, prefix="nsqadmin_")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One line of the file. `expires`: seconds since the epoch; from then on it is refused."""
+    """One line of the file.
+
+    Attributes:
+        digest: the token's hash; empty for `anybody`.
+        expires: seconds since the epoch; from then on the token is refused.
+        number: the line's number, from 1.
+        words: the line, without its comment.
+    """
 
     name: str
     grants: tuple[Grant, ...]
     digest: bytes = field(repr=False)
     expires: float = float("inf")
+    number: int = 0
+    words: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def roles(self) -> Role:
         """The roles that it has for all topics."""
-        return rights.everywhere(self.grants)
+        return rules.roles_for(self.grants, rules.ALL_TOPICS)
+
+    @property
+    def id(self) -> str:
+        """The beginning of the token's hash; `-` for `anybody`."""
+        return self.digest.hex()[:ID_LENGTH] or NO_HASH
 
 
 class Tokens:
     """The tokens of one file.
 
     Attributes:
+        lines: the tokens, and `anybody`, in the order of the file.
         anybody: the grants of requests without a token.
     """
 
-    def __init__(self, tokens: Sequence[Token] = (), anybody: tuple[Grant, ...] = ()) -> None:
-        self.anybody = anybody
-        self._tokens = tokens
+    def __init__(self, lines: Sequence[Token] = ()) -> None:
+        self.lines = lines
+        self.anybody = next((line.grants for line in lines if not line.digest), ())
+        self._tokens = [line for line in lines if line.digest]
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -106,21 +125,13 @@ class Tokens:
         """Return how many tokens have not expired."""
         return sum(now < token.expires for token in self._tokens)
 
-    def find(self, shown: str, now: float) -> Token | None:
-        """Return the line of a token; None: there is none, or it has expired."""
-        return _unless_expired(self.known(shown), now)
-
     def known(self, shown: str) -> Token | None:
         """Return the line of a token, even if it has expired."""
-        if len(shown) < LENGTH_MIN or not TOKEN.fullmatch(shown):
-            return None
-        return self._with(digest(shown))
+        is_possible = len(shown) >= LENGTH_MIN and TOKEN.fullmatch(shown)
+        return self.with_digest(digest(shown)) if is_possible else None
 
-    def by_digest(self, sought: bytes, now: float) -> Token | None:
-        """Return the line with this hash, unless it has expired."""
-        return _unless_expired(self._with(sought), now)
-
-    def _with(self, sought: bytes) -> Token | None:
+    def with_digest(self, sought: bytes) -> Token | None:
+        """Return the line with this hash, even if it has expired."""
         # No `break`: the time would show how far down the file the token is (rule 2).
         found = None
         for token in self._tokens:
@@ -128,9 +139,37 @@ class Tokens:
                 found = token
         return found
 
+    def find(self, shown: str, now: float) -> Token | None:
+        """Return the line of a token; None: there is none, or it has expired."""
+        return _unless_expired(self.known(shown), now)
+
+    def by_digest(self, sought: bytes, now: float) -> Token | None:
+        """Return the line with this hash, unless it has expired."""
+        return _unless_expired(self.with_digest(sought), now)
+
 
 def _unless_expired(token: Token | None, now: float) -> Token | None:
     return token if token is not None and now < token.expires else None
+
+
+def resolve(text: str, flag: str = "--http-token") -> str:
+    """Return the token of the option `flag`, read from a file for `@FILE`; empty: none.
+
+    Raises:
+        StartError: the file cannot be read, or a header cannot carry the token.
+    """
+    if text.startswith(FROM_FILE):
+        path = text.removeprefix(FROM_FILE)
+        try:
+            text = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise StartError(f"{flag}: {path} cannot be read - {reason}") from None
+    elif not text:
+        return ""
+    if not TOKEN.fullmatch(text):
+        raise StartError(f"{flag}: use at most 512 letters, digits and ._~+/-")
+    return text
 
 
 def digest(token: str) -> bytes:
@@ -195,16 +234,17 @@ def parse(path: str, text: str, form: Form = FORM) -> Tokens:
         if not words:
             continue
         try:
-            token = parse_line(words, form)
+            token = parse_line(words, form, number)
         except ValueError as error:
             raise TokenFileError(f"{path}, line {number}: {error}") from None
+        # Also for `anybody`, whose digest is empty.
         if token.digest in found:
             raise TokenFileError(f"{path}, line {number}: this token is already in the file")
         found[token.digest] = token
-    anybody = found.pop(b"", None)  # its digest, so that a second such line is refused above
-    if len(found) > TOKENS_MAX:
+    tokens = Tokens(list(found.values()))
+    if len(tokens) > TOKENS_MAX:
         raise TokenFileError(f"{path} has more than {TOKENS_MAX} tokens")
-    return Tokens(list(found.values()), () if anybody is None else anybody.grants)
+    return tokens
 
 
 def words_of(line: str) -> list[str]:
@@ -212,7 +252,7 @@ def words_of(line: str) -> list[str]:
     return _COMMENT.sub("", line, count=1).split()
 
 
-def parse_line(words: Sequence[str], form: Form = FORM) -> Token:
+def parse_line(words: Sequence[str], form: Form = FORM, number: int = 0) -> Token:
     """Parse a line: name, roles, hash and optionally a last day. The digest of `-` is empty.
 
     Raises:
@@ -227,18 +267,18 @@ def parse_line(words: Sequence[str], form: Form = FORM) -> Token:
         raise ValueError(f"the name {MASTER} stands for the flag --{MASTER} in audit files")
     if form.is_whole and ":" in granted:
         raise ValueError("roles apply to all topics here: write the role without a pattern")
-    roles = rights.parse(granted, form.words)
+    roles = rules.parse(granted, form.words)
     if not form.is_whole and name == ANYBODY:
-        if hashed != NO_HASH or len(words) == 4 or rights.anywhere(roles) not in Role.READ:
+        if hashed != NO_HASH or len(words) == 4 or rules.roles_for(roles, None) not in Role.READ:
             raise ValueError(
                 f"{ANYBODY} has no token and at most the role read: write {ANYBODY} read -"
             )
-        return Token(name, roles, b"")
+        return Token(name, roles, b"", number=number, words=tuple(words))
     hashed = hashed.removeprefix("sha256:").lower()
     if not _HASH.fullmatch(hashed):
         raise ValueError("a sha256 has 64 hex digits")
     expires = end_of(words[3]) if len(words) == 4 else float("inf")
-    return Token(name, roles, bytes.fromhex(hashed), expires)
+    return Token(name, roles, bytes.fromhex(hashed), expires, number, tuple(words))
 
 
 def end_of(text: str) -> float:

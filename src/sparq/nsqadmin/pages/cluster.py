@@ -24,8 +24,7 @@ from msgspec import structs
 from sparq.cluster.cluster_stats import LATENCY, Document
 from sparq.cluster.figures import DELIVERY, STATES, Client
 from sparq.cluster.rows import LIMIT_MAX, ChannelRow, page_of
-from sparq.daemon.access.audit import FILTERS
-from sparq.daemon.access.audit_file import OUTCOMES
+from sparq.daemon.access.audit import FILTERS, OUTCOMES
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin import words
 from sparq.nsqadmin.pages.charts import Chart, Line, chart, spark

@@ -20,8 +20,7 @@ from aiohttp import web
 
 from sparq.cluster import policies
 from sparq.cluster.actions import STAYS_AWAY, Report
-from sparq.daemon.http import Call, HttpError
-from sparq.daemon.routes import Handler
+from sparq.daemon.http import Call, Handler, HttpError
 from sparq.nsqadmin import words
 from sparq.nsqadmin.actions import (
     OF_CHANNEL,

@@ -26,7 +26,7 @@ from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from sparq.daemon.access.roles import Role
+from sparq.daemon.access.rules import Role
 from sparq.daemon.http import Call, HttpError, taken
 from sparq.nsqadmin import access, words
 from sparq.nsqadmin.access import ACTION_ROLES, Identity

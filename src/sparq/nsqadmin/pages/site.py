@@ -27,8 +27,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from sparq.daemon.http import Call, HttpError, Route, parse_query, unquote_path
-from sparq.daemon.routes import RouteTable
+from sparq.daemon.http import Call, HttpError, Route, RouteTable, parse_query, unquote_path
 from sparq.nsqadmin.access import right_of
 from sparq.nsqadmin.pages import cluster, forms, messages, policies
 from sparq.nsqadmin.pages.rendering import PageRequest, Renderer, Viewer, html, serve_asset

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from sparq.cluster.messages import Message
 from sparq.cluster.rows import BY_NAME, ChannelRow, TopicRow, in_order
-from sparq.daemon.access.roles import Role
+from sparq.daemon.access.rules import Role
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin import messages
 from sparq.nsqadmin.messages import DisplayLimits, MessagePage, SearchPage

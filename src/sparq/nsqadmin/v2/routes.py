@@ -40,7 +40,7 @@ from sparq.cluster.rows import BY_NAME, LIMIT_MAX, ChannelRow, TopicRow, page_of
 from sparq.cluster.rows import LIMIT as ROWS
 from sparq.cluster.upstream import UpstreamError
 from sparq.daemon.access.audit import FILTERS
-from sparq.daemon.access.roles import Role
+from sparq.daemon.access.rules import Role
 from sparq.daemon.http import Content, HttpError
 from sparq.nsqadmin import messages
 from sparq.nsqadmin.access import ACTION_ROLES

@@ -1,0 +1,200 @@
+"""The rules on access: roles, grants, and the needs of each route of nsqd and nsqlookupd."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparq.daemon.access import rules
+from sparq.daemon.access.rules import (
+    ADMINS_WORDS,
+    DEBUG,
+    NSQD,
+    OPEN,
+    UNLISTED,
+    WORDS,
+    Need,
+    Needs,
+    Role,
+    RoleError,
+    of_all,
+    of_any,
+    of_topic,
+    role_of,
+)
+
+
+def test_a_role_includes_the_lower_ones() -> None:
+    """`operate` and `administer` do not include `bodies`, `publish` or `consume`."""
+    has = {
+        word: [other for other, lower in WORDS.items() if lower in role and other != word]
+        for word, role in WORDS.items()
+    }
+
+    assert {
+        "read": [],
+        "bodies": ["read"],
+        "operate": ["read"],
+        "administer": ["read", "operate"],
+        "publish": [],
+        "consume": ["read", "bodies"],
+        "register": [],
+    } == has
+    assert all(Role.FIND in role for role in WORDS.values())
+
+
+def test_a_role_is_found_by_its_name() -> None:
+    """``role_of`` finds a role by name; nsqadmin has five, and the error lists them."""
+    assert Role.CONSUME == role_of(" consume ")
+    assert Role.BODIES == role_of("bodies", ADMINS_WORDS)
+    with pytest.raises(RoleError, match="'consume' is not a role: use read, bodies, operate, adm"):
+        role_of("consume", ADMINS_WORDS)
+    with pytest.raises(RoleError, match="'empty' is not a role"):
+        role_of("")
+
+
+def test_a_token_in_the_wrong_column_is_not_repeated() -> None:
+    """An error does not contain a long word: it may be a token, and errors are logged."""
+    with pytest.raises(RoleError, match=r"^a long word is not a role"):
+        role_of("nsq_of-some-length-that-is-secret")
+
+
+def is_met(needs: Needs, granted: str, **arguments: str) -> bool:
+    held = rules.parse(granted)
+    return all(need.is_met(held, lambda name: arguments.get(name, "")) for need in needs)
+
+
+@pytest.mark.parametrize(
+    ("granted", "topic", "expected"),
+    [
+        ("operate", "clicks", True),
+        ("operate", "", True),
+        ("administer", "clicks", True),  # it includes operate
+        ("read", "clicks", False),
+        ("operate:clicks*", "clicks2", True),
+        ("operate:clicks*", "orders", False),
+        ("operate:**", "", False),  # a request without a topic is about all topics
+        ("none", "clicks", False),
+    ],
+)
+def test_of_topic_needs_the_role_for_the_topic_of_the_request(
+    granted: str, topic: str, expected: bool
+) -> None:
+    """``of_topic`` needs the role for all topics, or for a pattern that matches the topic."""
+    assert expected == is_met(of_topic(Role.OPERATE), granted, topic=topic)
+
+
+@pytest.mark.parametrize(
+    ("granted", "all_topics", "any_topic"),
+    [("read", True, True), ("read:t*", False, True), ("none", False, False)],
+)
+def test_of_all_needs_the_role_for_all_topics_and_of_any_for_one(
+    granted: str, all_topics: bool, any_topic: bool
+) -> None:
+    """``of_all`` needs the role for all topics, ``of_any`` for any; the request's is ignored."""
+    assert all_topics == is_met(of_all(Role.READ), granted, topic="t")
+    assert any_topic == is_met(of_any(Role.READ), granted, topic="other")
+
+
+def test_every_need_of_a_row_must_be_met() -> None:
+    """A copy needs the role for its source topic and for its target topic."""
+    both = (Need(Role.OPERATE, "topic"), Need(Role.OPERATE, "to"))
+
+    assert is_met(both, "operate:a,operate:b", topic="a", to="b")
+    assert not is_met(both, "operate:a", topic="a", to="b")
+    assert not is_met(both, "operate:b", topic="a", to="b")
+
+
+def test_open_needs_no_role_and_unlisted_routes_need_administer() -> None:
+    """`OPEN` needs no role; unlisted routes and debug routes need `administer` for all topics."""
+    assert is_met(OPEN, "none")
+    for needs in (UNLISTED, *DEBUG.values()):
+        assert is_met(needs, "administer")
+        assert not is_met(needs, "operate,publish,consume,register")
+        assert not is_met(needs, "administer:t*", topic="t")
+
+
+def test_a_role_applies_to_the_topics_of_its_pattern() -> None:
+    """A role applies to the topics that match its pattern; without a pattern, to all."""
+    found = rules.parse("publish:clicks*,consume:orders.?,publish:x#ephemeral,read")
+
+    may = {
+        name: [word for word, role in WORDS.items() if role in rules.roles_for(found, name)]
+        for name in ("clicks", "clicks.dead", "orders.1", "orders.12", "x", "x#ephemeral", "*", "")
+    }
+    assert {
+        "clicks": ["read", "publish"],
+        "clicks.dead": ["read", "publish"],
+        "orders.1": ["read", "bodies", "consume"],
+        "orders.12": ["read"],
+        "x": ["read"],
+        "x#ephemeral": ["read", "publish"],
+        "*": ["read"],  # a request's own text is never a pattern
+        "": ["read"],
+    } == may
+    assert Role.READ == rules.roles_for(found, "")
+    assert Role.READ | Role.PUBLISH | Role.CONSUME == rules.roles_for(found, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "read:",
+        "read:a b",
+        "read:[a]",
+        "read:a/b",
+        f"read:{'a' * 65}",
+        ",".join(["read"] * 51),
+    ],
+)
+def test_an_invalid_grant_raises(text: str) -> None:
+    """An invalid grant raises RoleError, so that a misspelling grants neither less nor more."""
+    with pytest.raises(RoleError):
+        rules.parse(text)
+
+
+def allowed(granted: str, **arguments: str) -> set[str]:
+    """The routes that grants allow, for a request with these arguments."""
+    held = rules.parse(granted)
+    return {
+        f"{method} {path}"
+        for (method, path), needs in NSQD.items()
+        if all(need.is_met(held, lambda name: arguments.get(name, "")) for need in needs)
+    }
+
+
+def test_publish_and_consume_allow_their_routes() -> None:
+    """Over HTTP, `publish` allows to publish; `consume` allows the same as `bodies`."""
+    find = {"GET /ping", "GET /live", "GET /info"}
+
+    assert {*find, "POST /pub", "POST /mpub"} == allowed("publish:t*", topic="t1")
+    assert find == allowed("publish:t*", topic="u")
+    assert allowed("bodies", topic="t") == allowed("consume", topic="t")
+    assert {"GET /ping", "GET /live"} == allowed("none")
+
+
+def test_each_stronger_role_allows_more() -> None:
+    """`read` < `operate` < `administer`, which does not allow reading bodies or publishing."""
+    read, operate, administer = (allowed(role, topic="t", to="u") for role in INCLUDED)
+
+    assert read < operate < administer
+    assert {"POST /channel/pause", "POST /topic/drain", "POST /message/redrive"} <= operate - read
+    assert "POST /client/close" in operate - read
+    assert "POST /client/close" not in allowed("operate:t*", topic="t")
+    assert {"POST /topic/delete", "PUT /policies", "POST /drain"} <= administer - operate
+    assert {"GET /topic/messages", "POST /pub"}.isdisjoint(administer)
+
+
+INCLUDED = ("read", "operate", "administer")
+
+
+def test_a_copy_needs_what_it_does_in_both_topics() -> None:
+    """A copy shows bodies of one topic, and publishes to the other: it needs both roles."""
+    granted = "bodies:mine*,publish:mine*"
+
+    assert "POST /message/copy" in allowed(granted, topic="mine1", to="mine2")
+    assert "POST /message/copy" not in allowed(granted, topic="mine1", to="other")
+    assert "POST /message/copy" not in allowed(granted, topic="other", to="mine1")
+    assert "POST /message/copy" not in allowed("administer", topic="mine1", to="mine2")
+    assert "POST /message/redrive" not in allowed("operate:mine*", topic="mine1")
