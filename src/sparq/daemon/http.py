@@ -297,9 +297,10 @@ class RouteTable:
         for known, pattern in self._patterns.items():
             match = re.fullmatch(pattern, cleaned, re.IGNORECASE | re.ASCII)
             if match and method in self._open[known]:
+                meant = known
                 for name, text in match.groupdict().items():
-                    known = known.replace(f"/:{name}", f"/{quote(text)}", 1)  # noqa: PLW2901
-                return known
+                    meant = meant.replace(f"/:{name}", f"/{quote(text)}", 1)
+                return meant
         return None
 
 
