@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from sparq.daemon.access import tokens
-from sparq.daemon.access.rules import COMMANDS
 from sparq.daemon.http import Route
 from sparq.protocol import commands as c
 from tests.nsqd import daemon as daemons

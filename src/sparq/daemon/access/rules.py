@@ -15,7 +15,7 @@
    its handler checks. What can be undone needs `operate`.
 5. A copy shows bodies of one topic to the consumers of another one, and is a publish there.
 
-A test checks that no route and no command is missing.
+A test checks the tables against docs/access.md.
 """
 
 from __future__ import annotations
@@ -232,17 +232,9 @@ NSQD: Final[Rights] = {
 }
 """The needs of each route of nsqd, if there is a token file."""
 
-COMMANDS: Final = {
-    **dict.fromkeys((b"PUB", b"MPUB", b"DPUB"), Role.PUBLISH),
-    **dict.fromkeys((b"SUB", b"ATTACH", b"ENDS", b"READ", b"COMMIT"), Role.CONSUME),
-    # Commands about the client itself, and commands that need a subscription anyway.
-    **dict.fromkeys((b"IDENTIFY", b"AUTH", b"NOP"), Role.NONE),
-    **dict.fromkeys((b"RDY", b"FIN", b"REQ", b"TOUCH", b"CLS"), Role.NONE),
-}
-"""The role that each V2 command needs for its topic."""
-
 PERMISSIONS: Final = {Role.PUBLISH: "publish", Role.CONSUME: "subscribe"}
-"""The names of roles in AUTH's permissions."""
+"""The permissions of AUTH that roles give. PUB, MPUB and DPUB need `publish` for their topic; SUB,
+ATTACH, ENDS, READ and COMMIT need `subscribe` (`nsqd.auth.CHECKED`)."""
 
 NSQLOOKUPD: Final[Rights] = {
     ("GET", "/ping"): OPEN,
