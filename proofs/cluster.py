@@ -138,7 +138,7 @@ class Cluster:
 
         return Consumer(TOPIC, channel, handler=handle, config=CONFIG, **source)
 
-    async def run(self, seconds: float) -> Findings:
+    async def run(self, seconds: float, new_topics: int) -> Findings:
         """End daemons for this many seconds, then wait until all messages are handled."""
         for nsqd in self.nsqds:
             await asyncio.to_thread(make_topic, nsqd, TOPIC, self.handled)
@@ -155,7 +155,7 @@ class Cluster:
             self.calm.set()
             await asyncio.gather(*interruptions)
             progress("calm")
-            for number in range(NEW_TOPICS):
+            for number in range(new_topics):
                 await self.find_new_topic(f"new.{number}", self.lookupds[number % LOOKUPDS])
             self.publishing = False
             await asyncio.gather(*workers)
@@ -237,11 +237,10 @@ class Cluster:
             await asyncio.to_thread(lost.kill9)
             began = clock()
             await asyncio.to_thread(nsqd.post, f"/pub?topic={topic}", b"x")
-            async with asyncio.timeout(10 * BOUNDS[NEW]):
-                async for message in consumer:
-                    self.found.delays[NEW].append(clock() - began)
-                    await message.finish()
-                    break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(10 * BOUNDS[NEW]):
+                    await (await anext(consumer)).finish()
+            self.found.delays[NEW].append(clock() - began)
         await asyncio.to_thread(lost.start)
 
     def is_listed(self, nsqd: NsqdServer, *lookupds: Server) -> bool:
@@ -256,7 +255,7 @@ class Cluster:
 
 def attempt(plan: Plan, seconds: float, module: str = NSQD) -> Findings:
     """Do one run in its own folder."""
-    keep = plan.keep if module == NSQD else None
+    keep, new_topics = (plan.keep, NEW_TOPICS) if module == NSQD else (None, 0)
     with data_folder(keep) as folder, ExitStack() as stack, ThreadPoolExecutor() as threads:
         names = [folder / f"lookupd-{number}" for number in range(LOOKUPDS)]
         lookupds = [stack.enter_context(each) for each in threads.map(nsqlookupd_in, names)]
@@ -264,7 +263,7 @@ def attempt(plan: Plan, seconds: float, module: str = NSQD) -> Findings:
         folders = [folder / f"nsqd-{number}" for number in range(NSQDS)]
         starting = threads.map(partial(nsqd_in, module, flags), folders)
         nsqds = [stack.enter_context(each) for each in starting]
-        return asyncio.run(of_cluster(nsqds, lookupds, plan.seed, seconds))
+        return asyncio.run(of_cluster(nsqds, lookupds, plan.seed, seconds, new_topics))
 
 
 def nsqlookupd_in(folder: Path) -> Server:
@@ -277,9 +276,9 @@ def nsqd_in(module: str, flags: list[str], folder: Path) -> NsqdServer:
 
 
 async def of_cluster(
-    nsqds: list[NsqdServer], lookupds: list[Server], seed: int, seconds: float
+    nsqds: list[NsqdServer], lookupds: list[Server], seed: int, seconds: float, new_topics: int
 ) -> Findings:
-    return await Cluster(nsqds, lookupds, seed).run(seconds)
+    return await Cluster(nsqds, lookupds, seed).run(seconds, new_topics)
 
 
 def prove(plan: Plan) -> Outcome:
