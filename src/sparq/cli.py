@@ -9,105 +9,69 @@ Each command's modules are loaded when it is called: only the pipeline needs the
 
 from __future__ import annotations
 
-import argparse
 import secrets
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
+from typing import Final
 
-from sparq.options.mistakes import one_of, shown, suggestion
-from sparq.program.flags import end, status_of
-from sparq.tools.parser import ToolParser, VersionAction
+from sparq.options.declare import option
+from sparq.options.kinds import INT
+from sparq.options.mistakes import Mistake, one_of, shown, suggestion
+from sparq.program import flags
+from sparq.program.stdout import version_line, write_stdout
 
 SEEDS = 100_000
-TOOLS = {
+COMMANDS: Final = {
+    "run": "start a cluster, send clicks through it into Spark, and audit the result",
+    "up": "like run, but keeps running and accepts your own clicks",
+    "pipeline": "run the pipeline on existing nsqds and any Spark cluster",
+    "report": "make a page about the clicks of any period from the pipeline's tables",
+    "forget": "delete an address or a visitor from the pipeline's tables",
     "top": "live view of a cluster in the terminal",
     "admin": "manage topics, channels, nodes and messages of a cluster from scripts",
     "token": "make, list and remove the tokens of a token file",
 }
-"""Commands that parse their own flags, in the style of NSQ's tools; see `sparq top --help`."""
-
-COMMANDS = ("run", "up", "pipeline", "report", "forget", *TOOLS)
-MODULES = {
-    "pipeline": "sparq.pipeline.command",
-    "report": "sparq.pipeline.report.command",
-    "forget": "sparq.pipeline.forget",
-    "token": "sparq.daemon.access.command",
+MAINS: Final = {
+    "pipeline": ("sparq.pipeline.command", "main"),
+    "report": ("sparq.pipeline.report.command", "main"),
+    "forget": ("sparq.pipeline.forget", "main"),
+    "top": ("sparq.tools.commands", "top"),
+    "admin": ("sparq.tools.commands", "admin"),
+    "token": ("sparq.daemon.access.command", "main"),
 }
-"""The modules with the `main` of commands; the functions of the others are in tools.commands."""
+"""The functions of commands that parse their own flags; those of `run` and `up` are here."""
 
 
 def _count(text: str) -> int:
-    try:
-        value = int(text.replace(",", "").replace("_", ""))
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
-    return value
+    return int(INT.parse(text.replace(",", "")))
 
 
-def _refuse_unknown(word: str) -> None:
-    """Exit with an error if the first word is not a flag and not a command."""
-    if not word.startswith("-") and word not in COMMANDS:
-        near = suggestion(word, COMMANDS) or f": use {one_of(COMMANDS)}"
-        sentence = f"unknown command {shown(word)}{near}"
-        raise end("sparq", sentence, is_daemon=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpOptions:
+    """Options of `sparq up`."""
 
-
-def parser() -> argparse.ArgumentParser:
-    """Return the command line parser."""
-    top = ToolParser(
-        prog="sparq",
-        description="NSQ in Python. It picks up where NSQ leaves off, with a click pipeline.",
+    data: str = option("", "output directory (default: that of --config, or data)")
+    config: str = option(
+        "", "settings file of sparq pipeline: format, columns, metrics, rules and so on"
     )
-    top.add_argument("--version", action=VersionAction)
-    names = " | ".join(COMMANDS)
-    commands = top.add_subparsers(dest="command", required=True, metavar=names)
-    run = commands.add_parser(
-        "run", help="start a cluster, send clicks through it into Spark, and audit the result"
-    )
-    run.add_argument(
-        "--clicks",
-        type=Path,
-        help="access log or JSON lines to send, plain or .gz (default: generated clicks)",
-    )
-    run.add_argument(
-        "--count",
-        type=_count,
-        default=200_000,
-        help="number of clicks to generate (default: 200,000)",
-    )
-    run.add_argument(
-        "--seed", type=int, help="random seed of the generated clicks (default: a new one)"
-    )
-    up = commands.add_parser("up", help="like run, but keeps running and accepts your own clicks")
-    for command in (run, up):
-        command.add_argument(
-            "--data", type=Path, help="output directory (default: that of --config, or data)"
-        )
-        command.add_argument(
-            "--config",
-            default="",
-            help="settings file of sparq pipeline: format, columns, metrics, rules and so on",
-        )
-    own_flags = {
-        "pipeline": "run the pipeline on existing nsqds and any Spark cluster",
-        "report": "make a page about the clicks of any period from the pipeline's tables",
-        "forget": "delete an address or a visitor from the pipeline's tables",
-        **TOOLS,
-    }
-    for name, text in own_flags.items():
-        commands.add_parser(name, help=text, add_help=False)
-    return top
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """End a run, with everything that it started, on Ctrl-C or SIGTERM."""
-    raise KeyboardInterrupt
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions(UpOptions):
+    """Options of `sparq run`."""
+
+    clicks: str = option(
+        "", "access log or JSON lines to send, plain or .gz (default: generated clicks)"
+    )
+    count: int = option(
+        200_000, "number of clicks to generate", kind=INT._replace(parse=_count), least=1
+    )
+    seed: int | None = option(None, "random seed of the generated clicks (default: a new one)")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,36 +79,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0: success; 1: the audit or the run failed, or the arguments are not valid; 130: interrupted.
     """
-    given = sys.argv[1:] if arguments is None else arguments
-    if given and given[0] in MODULES:
-        return int(import_module(MODULES[given[0]]).main(given[1:]))
-    if given and given[0] in TOOLS:
-        return int(getattr(import_module("sparq.tools.commands"), given[0])(given[1:]))
-    if given:
-        _refuse_unknown(given[0])
-    words = parser()
-    return _pipeline(words, words.parse_args(given))
+    name, *rest = [*(sys.argv[1:] if arguments is None else arguments)] or [""]
+    if name in MAINS:
+        module, function = MAINS[name]
+        return int(getattr(import_module(module), function)(rest))
+    if name in COMMANDS:
+        options_class = RunOptions if name == "run" else UpOptions
+        about = f"{COMMANDS[name].capitalize()}.\n\n"
+        options = flags.parse(options_class, f"sparq {name}", rest, about, takes_file=False)
+        return flags.status_of(f"sparq {name}", lambda: _run_pipeline(options))
+    if name in ("-h", "-help", "--help"):
+        lines = "".join(f"  {each:10}{text}\n" for each, text in COMMANDS.items())
+        about = "NSQ in Python. It picks up where NSQ leaves off, with a click pipeline."
+        page = f"usage: sparq COMMAND [flags]\n\n{about}\n\ncommands (sparq COMMAND --help):\n"
+        return int(not write_stdout(page + lines))
+    if name in ("-version", "--version"):
+        return int(not write_stdout(f"{version_line('sparq')}\n"))
+    near = suggestion(name, COMMANDS) if name else ""
+    what = f"unknown command {shown(name)}" if name else "a command is missing"
+    raise flags.end("sparq", f"{what}{near or f': use {one_of(COMMANDS)}'}", is_daemon=False)
 
 
-def _pipeline(words: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """End a run, with everything that it started, on Ctrl-C or SIGTERM."""
+    raise KeyboardInterrupt
+
+
+def _run_pipeline(options: UpOptions) -> int:
     """Run `run` or `up`, the commands that need Spark."""
-    try:
-        from sparq.pipeline.run import command as pipeline  # noqa: PLC0415 - needs `spark`
-    except ModuleNotFoundError as error:
-        words.error(f"{error.name} is missing: pip install 'sparq-mq[spark]'")
-    if options.command == "run" and options.clicks is not None and not options.clicks.is_file():
-        words.error(f"--clicks {options.clicks}: no such file")
+    pipeline = import_module("sparq.pipeline.run.command")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-
-    def work() -> int:
-        data = (options.data or pipeline.data_of(options.config)).resolve()
-        if options.command == "up":
-            return pipeline.up(data, options.config)
-        seed = secrets.randbelow(SEEDS) if options.seed is None else options.seed
-        return pipeline.run(data, options.clicks, options.count, seed, options.config)
-
-    return status_of(f"sparq {options.command}", work)
+    data = (Path(options.data) if options.data else pipeline.data_of(options.config)).resolve()
+    if not isinstance(options, RunOptions):
+        return int(pipeline.up(data, options.config))
+    clicks = Path(options.clicks) if options.clicks else None
+    if clicks is not None and not clicks.is_file():
+        raise Mistake(f"--clicks {options.clicks}: no such file")
+    seed = secrets.randbelow(SEEDS) if options.seed is None else options.seed
+    return int(pipeline.run(data, clicks, options.count, seed, options.config))
 
 
 if __name__ == "__main__":

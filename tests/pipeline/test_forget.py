@@ -157,8 +157,7 @@ def test_an_address_is_a_whole_word(address, text, expected):
 def test_other_words_than_addresses_are_refused(data, address, capsys):
     """A word that is no address would take other rows along: nothing is deleted."""
     before = len(stored(data, "clicks"))
-    with pytest.raises(SystemExit):
-        forget.main(["--data", str(data), f"--address={address}"])
+    assert 1 == forget.main(["--data", str(data), f"--address={address}"])
 
     assert before == len(stored(data, "clicks"))
     assert capsys.readouterr().err.startswith("sparq forget: --address=")
@@ -168,8 +167,7 @@ def test_the_program_reports_what_it_did(data, capsys):
     """The command prints how many files it changed; a wrong folder is one sentence."""
     (data / "clicks" / "date=2026-03-02" / "11111111-9-x.parquet").unlink()
     assert 0 == forget.main(["--data", str(data), "--address", GONE])
-    with pytest.raises(SystemExit):
-        forget.main(["--data", str(data / "none"), "--address", GONE])
+    assert 1 == forget.main(["--data", str(data / "none"), "--address", GONE])
     printed = capsys.readouterr()
 
     assert "forgotten: 4 files were changed\n" == printed.out

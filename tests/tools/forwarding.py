@@ -17,8 +17,8 @@ from types import ModuleType
 from aiohttp import web
 
 from sparq.client import Consumer, Producer
-from sparq.tools import commands as command_line
 from tests.support.servers import NsqdServer
+from tests.support.tool_options import parse
 from tests.support.waiting import until, until_seen
 
 _numbers = itertools.count()
@@ -45,7 +45,7 @@ def log_settings_restored() -> Iterator[None]:
 async def running(tool: ModuleType, *words: str) -> AsyncIterator[asyncio.Task[int]]:
     """Run the tool inside the block; then stop it and assert exit status 0."""
     # On a busy machine nsqd may be slow to accept a connection.
-    options = command_line.parse(tool.Options, tool.PROGRAM, (*words, "--wait-for-nsqd=1m"))
+    options = parse(tool.Options, tool.PROGRAM, (*words, "--wait-for-nsqd=1m"))
     stop = asyncio.Event()
     with log_settings_restored():
         work = asyncio.create_task(tool.serve(options, stop))

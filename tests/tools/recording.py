@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from sparq.tools import commands as command_line
 from sparq.tools.nsq_to_file import PROGRAM, Archive, Options, check
 from tests.support.servers import NsqdServer
+from tests.support.tool_options import parse
 from tests.support.waiting import until
 
 SLOW = "--sync-interval=1h"
@@ -20,7 +20,7 @@ SECONDS = 60.0
 
 def archive(*flags: str) -> Archive:
     """Return the archive that these flags describe."""
-    options = command_line.parse(Options, PROGRAM, flags)
+    options = parse(Options, PROGRAM, flags)
     check(options)
     return Archive(options)
 

@@ -14,9 +14,9 @@ import pytest
 
 from sparq.cluster.rows import NodeStats
 from sparq.tools.cluster import ANYWHERE, ClusterPoller, fleet_of
-from sparq.tools.commands import parse
 from sparq.tools.top import Options
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.tool_options import parse
 from tests.tools.conftest import GuardedNsqd
 
 

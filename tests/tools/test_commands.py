@@ -2,67 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
 
 import pytest
 
-from sparq.options.declare import flags_of, option
+from sparq.options.declare import option
 from sparq.options.kinds import INT
 from sparq.tools import commands
-from sparq.tools.commands import ConsumeOptions, parse
-
-OPTIONS = {
-    "nsq_check": commands.CheckOptions,
-    "nsq_stat": commands.NsqStatOptions,
-    "nsq_tail": commands.NsqTailOptions,
-    "nsq_to_file": commands.NsqToFileOptions,
-    "nsq_to_http": commands.NsqToHttpOptions,
-    "nsq_to_nsq": commands.NsqToNsqOptions,
-    "to_nsq": commands.ToNsqOptions,
-    "top": commands.TopOptions,
-}
-
-
-@pytest.mark.parametrize("tool", OPTIONS)
-def test_each_command_starts_the_module_of_its_tool(
-    tool: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A command passes its options on, and returns the tool's exit status."""
-    given: list[Any] = []
-
-    def start(options: Any) -> int:
-        given.append(options)
-        return 7
-
-    async def serve(options: Any, _: asyncio.Event) -> int:
-        return start(options)
-
-    module = import_module(f"sparq.tools.{tool}")
-    monkeypatch.setattr(module, *(("start", start) if tool == "nsq_check" else ("serve", serve)))
-    main = getattr(commands, tool)
-
-    assert 7 == main(["/data", "--json"] if tool == "nsq_check" else [])
-    assert [OPTIONS[tool]] == [type(options) for options in given]
-
-
-@pytest.mark.parametrize("tool", [tool for tool in OPTIONS if tool != "nsq_check"])
-def test_every_flag_is_explained(tool: str) -> None:
-    """Each flag has a help text."""
-    assert [] == [flag.name for flag in flags_of(OPTIONS[tool]) if not flag.help]
+from sparq.tools.commands import ConsumeOptions
+from tests.support.tool_options import parse
 
 
 def test_nsq_check_exits_with_2_if_it_could_not_check(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Status 1 would mean that it has found damage; an error is status 2."""
-    with pytest.raises(SystemExit) as ended:
-        commands.nsq_check(["/data", "--nope"])
-
-    assert commands.CHECK_FAILED == ended.value.code
-    assert capsys.readouterr().err == "nsq_check: unrecognized arguments: --nope\n"
+    assert commands.CHECK_FAILED == commands.nsq_check(["/data", "--nope"])
+    said = "nsq_check: there is no flag --nope: see nsq_check --help\n"
+    assert said == capsys.readouterr().err
+    assert commands.CHECK_FAILED == commands.nsq_check([])
+    assert "nsq_check: takes one word, nsqd's --data-path\n" == capsys.readouterr().err
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,15 +68,3 @@ def test_an_invalid_client_option_is_a_usage_error(
     assert reason in said
     assert 1 == said.count("\n")
     assert "hush" not in said
-
-
-def test_an_argument_that_is_no_flag_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """Such a word is an error; NSQ's tools silently ignore it and all flags after it."""
-    with pytest.raises(SystemExit) as ended:
-        parse(Options, "tool", ["--consumer-opt=snappy", "true", "--consumer-opt=deflate"])
-
-    said = capsys.readouterr().err
-    assert 1 == ended.value.code
-    assert 1 == said.count("\n")
-    assert said.startswith("tool: ")
-    assert "true" in said

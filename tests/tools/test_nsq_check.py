@@ -126,7 +126,7 @@ def test_an_unreadable_data_path_is_status_2(tmp_path: Path) -> None:
         "no such folder",
         "in use by an nsqd: stop it first",
         "no nsqd data found",
-        "data_path",
+        "--data-path",
     ]
     assert all(text in err for text, (_, _, err) in zip(texts, answers, strict=True))
     assert not (tmp_path / "none").exists()

@@ -18,12 +18,13 @@ from sparq.client import Consumer
 from sparq.cluster.figures import ChannelFigures, NsqdFigures, TopicFigures
 from sparq.cluster.rows import NodeStats, tables
 from sparq.daemon.access import tokens
-from sparq.tools.commands import ToolError, UsageError, parse
+from sparq.tools.commands import ToolError
 from sparq.tools.nsq_stat import Options, line
 from sparq.tools.nsq_stat import serve as stat
 from sparq.tools.terminal import PipeOutput
 from tests.client.certificates import certificates
 from tests.support.servers import NsqdServer, Server, free_port
+from tests.support.tool_options import parse
 from tests.support.waiting import until
 
 COMMAND = (sys.executable, "-m", "sparq.tools", "nsq_stat")
@@ -206,32 +207,6 @@ async def test_the_request_timeout_ends_the_wait(tmp_path: Path) -> None:
         address = f"--nsqd-http-address=127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ToolError, match="failed to get nsqd stats - "):
             await asyncio.wait_for(Stat(tmp_path, *words, address).task, 10)
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["--topic="], "--topic and --channel are required"),
-        (["--channel="], "--topic and --channel are required"),
-        (["--interval=0s"], "--interval should be positive"),
-        (["--interval=-1s"], "--interval should be positive"),
-        (["--http-client-connect-timeout=0s"], "--http-client-connect-timeout should be positive"),
-        (["--http-client-request-timeout=0s"], "--http-client-request-timeout should be positive"),
-        (["--count=0"], "--count should be positive"),
-        ([], "--nsqd-http-address or --lookupd-http-address required"),
-        (
-            ["--nsqd-http-address=a:1", "--lookupd-http-address=b:1"],
-            "use --nsqd-http-address or --lookupd-http-address not both",
-        ),
-        (["--nsqd-http-address=http://a:1"], "--nsqd-http-address error - .*should not contain"),
-        (["--lookupd-http-address=https://a"], "--lookupd-http-address error - .*should not"),
-        (["--nsqd-http-address=a"], "--nsqd-http-address error - .*host:port: 'a'"),
-    ],
-)
-async def test_invalid_values_are_refused(tmp_path: Path, words: list[str], reason: str) -> None:
-    """The errors use NSQ's wording."""
-    with pytest.raises(UsageError, match=reason):
-        await Stat(tmp_path, "--topic=t", *words).task
 
 
 def test_rates_are_truncated_as_in_go() -> None:

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from sparq.tools.commands import ToolError, UsageError, parse
+from sparq.tools.commands import ToolError
 from sparq.tools.nsq_tail import Options
 from sparq.tools.nsq_tail import serve as tail
 from sparq.tools.terminal import PipeOutput
 from tests.support.servers import NsqdServer, Server
+from tests.support.tool_options import parse
 from tests.support.waiting import until
 
 COMMAND = (sys.executable, "-m", "sparq.tools", "nsq_tail")
@@ -248,31 +249,6 @@ async def test_unwritten_messages_are_requeued(nsqd: NsqdServer) -> None:
     assert channel["requeue_count"] >= 2
     os.close(full)
     os.close(writing)
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        ([], "--nsqd-tcp-address or --lookupd-http-address required"),
-        (["--nsqd-tcp-address=a:1", "--lookupd-http-address=b:1"], "not both"),
-        (["--nsqd-tcp-address=a:1"], "--topic required"),
-        (["--nsqd-tcp-address=a:1", "--topic=t", "--n=-1"], "--n should not be negative: -1"),
-        (["--nsqd-tcp-address=a:1", "--topic=t t"], '--topic "t t" is not a valid'),
-        (["--nsqd-tcp-address=a:1", "--topic=t", "--channel=#"], '--channel "#" is not a valid'),
-        (["--nsqd-tcp-address=a", "--topic=t"], "--nsqd-tcp-address not an address .* 'a'"),
-        (["--nsqd-tcp-address=", "--topic=t"], "--nsqd-tcp-address or --lookupd-http-address req"),
-        (["--lookupd-http-address=ftp://a:1", "--topic=t"], "--lookupd-http-address not an addr"),
-        (["--nsqd-tcp-address=a:1", "--topic=t", "--max-in-flight=0"], "--max-in-flight should be"),
-        (
-            ["--nsqd-tcp-address=a:1", "--topic=t", "--consumer-opt=max_in_flight,0"],
-            "--consumer-opt max_in_flight should be positive",
-        ),
-    ],
-)
-async def test_invalid_values_are_refused(words: list[str], reason: str) -> None:
-    """The error names the flag or the option."""
-    with pytest.raises(UsageError, match=reason):
-        await tail(parse(Options, "nsq_tail", words), asyncio.Event(), PipeOutput())
 
 
 def test_sigterm_ends_the_program(nsqd: NsqdServer) -> None:

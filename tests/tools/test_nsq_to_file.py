@@ -132,66 +132,6 @@ async def test_invalid_topic_names_are_left_out(caplog: pytest.LogCaptureFixture
     assert ["skipped 7 topics with invalid names"] == [r.message for r in caplog.records]
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (GIVEN[:1], "--topic or --topic-pattern required"),
-        (GIVEN[1:], "--nsqd-tcp-address or --lookupd-http-address required"),
-        (
-            [*GIVEN, "--lookupd-http-address=a:1"],
-            "--nsqd-tcp-address or --lookupd-http-address not",
-        ),
-        ([GIVEN[0], "--topic-pattern=."], "--lookupd-http-address must be specified when no"),
-        ([*GIVEN, "--gzip", "true", "--rotate-size=5"], '"true" after --gzip is not its value'),
-        ([*GIVEN, "--topic-pattern=x"], "--topic-pattern matches no --topic"),
-        ([*GIVEN, "--topic-pattern=("], '--topic-pattern "("'),
-        ([*GIVEN, "--channel="], "--channel is required"),
-        ([*GIVEN, "--channel=a b"], '--channel "a b" is not a valid name'),
-        ([*GIVEN, "--topic=../x"], '--topic "../x" is not a valid name'),
-        ([*GIVEN, "--gzip-level=0"], "invalid --gzip-level value (0), should be 1-9"),
-        ([*GIVEN, "--gzip", "--filename-format=x"], "missing <REV> in --filename-format"),
-        (
-            [*GIVEN, "--filename-format=../x"],
-            "--filename-format: the file name '../x' leads out",
-        ),
-        ([*GIVEN, f"--filename-format={'a' * 300}"], "is longer than 255 bytes"),
-        ([*GIVEN, "--max-in-flight=0"], "--max-in-flight should be positive"),
-        ([*GIVEN, "--consumer-opt=max_in_flight,0"], "max_in_flight should be positive"),
-        ([*GIVEN, "--sync-interval=0s"], "--sync-interval should be positive"),
-        ([*GIVEN, "--topic-refresh=-1s"], "--topic-refresh should be positive"),
-        ([*GIVEN, "--rotate-size=-1"], "--rotate-size should not be negative"),
-        ([*GIVEN, "--rotate-interval=-1s"], "--rotate-interval should not be negative"),
-        (
-            [*GIVEN, "--http-client-connect-timeout=0s"],
-            "--http-client-connect-timeout should be",
-        ),
-        ([*GIVEN, "--output-dir=/dev/null/x"], '--output-dir "/dev/null/x": not a directory\n'),
-        ([*GIVEN, "--work-dir=/dev/null"], '--work-dir "/dev/null": not a directory\n'),
-        (
-            [*GIVEN[1:], "--lookupd-http-address=ftp://x"],
-            "--lookupd-http-address not an address",
-        ),
-        (
-            [*GIVEN, "--nsqd-tcp-address=nowhere"],
-            "--nsqd-tcp-address not an address of the form host:port",
-        ),
-    ],
-)
-def test_invalid_values_are_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], reason: str
-) -> None:
-    """Status 1 and one line with the error, before any connection is made."""
-    try:
-        status: int | str | None = commands.nsq_to_file([f"--output-dir={tmp_path}", *words])
-    except SystemExit as ended:  # raised by the parser
-        status = ended.code
-
-    said = capsys.readouterr().err
-    assert (1, 1) == (status, said.count("\n"))
-    assert said.startswith("nsq_to_file: ")
-    assert reason in said
-
-
 def test_a_missing_permission_is_reported_as_such(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections import Counter
@@ -18,8 +17,8 @@ from hypothesis import strategies as st
 
 from sparq.client.message import Message
 from sparq.tools import relay
-from sparq.tools.commands import MODES, UsageError
-from sparq.tools.relay import HostPool, Relay, Timings, check_every
+from sparq.tools.commands import MODES
+from sparq.tools.relay import HostPool, Relay, Timings
 from tests.support.waiting import until
 
 
@@ -57,19 +56,6 @@ def test_the_number_of_kept_times_is_limited(monkeypatch: pytest.MonkeyPatch) ->
         times.note(number / 1000)
 
     assert lines == [" finished 1000 - 99th: 9.00ms - 95th: 9.00ms - avg: 4.50ms"]
-
-
-def test_a_small_n_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
-    """Below 100 there is a warning, for 0 there is none; a negative N is an error."""
-    with caplog.at_level(logging.WARNING):
-        for every in (0, 100, 99):
-            check_every(every)
-
-    assert [
-        "--status-every=99: percentiles of so few messages are not meaningful"
-    ] == caplog.messages
-    with pytest.raises(UsageError, match="--status-every is -1: use 0 or more"):
-        check_every(-1)
 
 
 NAMES = ["a", "b", "c"]
@@ -209,14 +195,6 @@ def test_no_host_is_tried_twice_with_one_message(
             hosts.failed(name, now)
 
         assert hosts.choose(now, tried) in set(NAMES) - tried
-
-
-def test_an_unknown_mode_is_refused() -> None:
-    """The error lists all modes."""
-    with pytest.raises(
-        UsageError, match="--mode 'all' is not one of round-robin, hostpool, epsilon"
-    ):
-        HostPool("all", NAMES, random.Random())
 
 
 class FakeMessage:

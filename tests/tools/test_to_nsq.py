@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.client import Consumer
-from sparq.tools.commands import ToolError, UsageError, parse
+from sparq.tools.commands import ToolError
 from sparq.tools.terminal import Input
 from sparq.tools.to_nsq import (
     Bucket,
@@ -30,6 +30,7 @@ from sparq.tools.to_nsq import (
     serve,
 )
 from tests.support.servers import NsqdServer, free_port, spawn_nsqd
+from tests.support.tool_options import parse
 from tests.support.waiting import until
 
 STEPS = st.lists(st.tuples(st.integers(1, 50), st.floats(0, 3)), max_size=50)
@@ -236,25 +237,6 @@ def test_runs_are_limited_in_number_and_bytes() -> None:
     parts = [b"aa", b"bb", b"c" * 9, b"d", b"eeeee"]
     assert [parts[:2], parts[2:3], parts[3:4], parts[4:]] == [list(run) for run in runs(parts, 5)]
     assert [] == list(runs([]))
-
-
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ([], "--topic required"),
-        (["--topic=t t"], '--topic "t t" is not a valid name'),
-        (["--topic=t", "--delimiter=ab"], "--delimiter must be a single byte"),
-        (["--topic=t", "--delimiter="], "--delimiter must be a single byte"),
-        (["--topic=t", "--delimiter=é"], "--delimiter must be a single byte"),
-        (["--topic=t", "--rate=-1"], "--rate should not be negative: -1"),
-        (["--topic=t"], "--nsqd-tcp-address required"),
-        (["--topic=t", "--nsqd-tcp-address=a"], "--nsqd-tcp-address .*host:port: 'a'"),
-    ],
-)
-async def test_invalid_values_are_refused(given: list[str], reason: str) -> None:
-    """The error names the flag."""
-    with pytest.raises(UsageError, match=reason):
-        await serve(parse(Options, "to_nsq", given), asyncio.Event(), Input())
 
 
 def test_the_program_shows_its_progress(nsqd: NsqdServer) -> None:

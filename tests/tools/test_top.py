@@ -25,12 +25,13 @@ import pytest
 from sparq import connect
 from sparq.client import Consumer
 from sparq.cluster import figures
-from sparq.tools.commands import ToolError, UsageError, parse
+from sparq.tools.commands import ToolError
 from sparq.tools.terminal import PipeOutput
 from sparq.tools.top import Options
 from sparq.tools.top import serve as watch
 from tests.cluster.peers import NSQD, answer, peer
 from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.support.tool_options import parse
 from tests.support.waiting import wait_for
 from tests.tools.conftest import GuardedNsqd
 
@@ -228,32 +229,6 @@ def test_without_addresses_the_environment_names_the_cluster(
         ran = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
         assert (0, "") == (ran.returncode, ran.stderr)
         assert ["clicks", "archive"] == ran.stdout.splitlines()[1].split()[:2]
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (
-            [],
-            "--nsqd-http-address or --lookupd-http-address required"
-            " (or SPARQ_LOOKUPD_HTTP_ADDRESS in the environment)",
-        ),
-        (["--nsqd-http-address=a:1", "--lookupd-http-address=b:1"], "not both"),
-        (["--nsqd-http-address=a"], "--nsqd-http-address not an address of the form host:port"),
-        (["--nsqd-http-address="], "--nsqd-http-address or --lookupd-http-address required"),
-        (["--nsqd-http-address=a:1", "--interval=0"], "--interval should be positive"),
-        (
-            ["--nsqd-http-address=a:1", "--http-client-connect-timeout=-1s"],
-            "--http-client-connect-timeout should be positive",
-        ),
-        (["--nsqd-http-address=a:1", "--count=-1"], "--count should not be negative"),
-        (["--nsqd-http-address=a:1", "--topic=a b"], '--topic: "a b" is not a valid name'),
-    ],
-)
-async def test_invalid_values_are_refused(words: list[str], reason: str) -> None:
-    """The error names the flag."""
-    with pytest.raises(UsageError, match=re.escape(reason)):
-        await watch(parse(Options, "sparq top", words), asyncio.Event(), PipeOutput())
 
 
 def test_an_unreachable_nsqd_is_status_1() -> None:

@@ -363,15 +363,14 @@ def channel_state(
     return "behind" if unfinished and lag_seconds > BEHIND_SECONDS else "ok"
 
 
-def state_of(*, topic_paused: bool = False, gone: bool = False, **figures: Any) -> str:
-    """A channel's state in words, such as `stuck, topic paused`.
+def state_of(state: str, *, topic_paused: bool = False, gone: bool = False) -> str:
+    """A state in words, such as `stuck, topic paused`.
 
     Args:
+        state: a state of `channel_state`.
         topic_paused: whether its topic is paused: no new messages come to the channel.
         gone: whether it has another node, which does not answer.
-        figures: the arguments of `channel_state`.
     """
-    state = channel_state(**figures)
     more = [*(["topic paused"] if topic_paused else []), *(["nsqd gone"] if gone else [])]
     return ", ".join(more if state == "ok" and more else [state, *more])
 

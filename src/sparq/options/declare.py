@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
-from sparq.options.kinds import Kind, kind_of
+from sparq.options.kinds import DURATION, Kind, kind_of
 from sparq.options.mistakes import Mistake, shown
 
 T = TypeVar("T")
@@ -110,6 +110,8 @@ class Flag(NamedTuple):
         """Check one value of the right type. ValueError: the end of a sentence about it."""
         self.kind.check(value)
         if self.least is not None and value < self.least:
+            if self.kind is DURATION and self.least == 1:
+                raise ValueError("should be positive")
             raise ValueError(f"is too small: use {self.kind.show(self.least)} or more")
         if self.most is not None and not isinstance(self.most, str) and value > self.most:
             raise ValueError(f"is too large: use {self.kind.show(self.most)} or less")

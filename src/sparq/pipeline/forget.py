@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from ipaddress import ip_address
 
 import polars as pl
@@ -22,12 +23,14 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, FileType
 
+from sparq.options.declare import option
+from sparq.options.kinds import STRING
 from sparq.options.mistakes import Mistake, shown
 from sparq.pipeline.maintenance import replace_files, rewrite
 from sparq.pipeline.metrics import hashes_of, visitor_hashes
-from sparq.pipeline.storage import TablePlace, parsed
+from sparq.pipeline.storage import TableOptions, TablePlace, place_given
 from sparq.pipeline.tables import KEEP_S, files_of, schema_of
-from sparq.tools.parser import ToolParser, VersionAction
+from sparq.program.flags import parse, status_of
 
 PROGRAM = "sparq forget"
 POLL_SECONDS = 1.0
@@ -151,18 +154,28 @@ def _forget_in(place: TablePlace, visitor: ForgottenVisitor, keep_s: float) -> i
         time.sleep(POLL_SECONDS)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetOptions(TableOptions):
+    """Options of `sparq forget`."""
+
+    address: str = option("", "the address, as the tables have it (required)")
+    user_agent: str | None = option(
+        None, "only the visitor with this user agent, word for word", kind=STRING
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns the exit status."""
-    words = ToolParser(prog=PROGRAM, description="Delete an address or a visitor from the tables.")
-    words.add_argument("--version", action=VersionAction)
-    words.add_argument("--address", required=True, help="the address, as the tables have it")
-    words.add_argument("--user-agent", help="only the visitor with this user agent, word for word")
-    given, place = parsed(words, arguments)
-    if given.address.strip(" -") != given.address or not given.address:
-        words.error(f"--address={shown(given.address)}: give an address")  # "-": there was none
-    try:
+    about = "Deletes an address or a visitor from the tables.\n\n"
+    given = parse(ForgetOptions, PROGRAM, arguments, about, takes_file=False)
+
+    def work() -> int:
+        place = place_given(given)
+        if given.address.strip(" -") != given.address or not given.address:
+            # "-": there was none
+            raise Mistake(f"--address={shown(given.address)}: give an address")
         changed = forget(place, ForgottenVisitor(given.address, given.user_agent))
-    except Mistake as mistake:
-        words.error(str(mistake))
-    sys.stdout.write(f"forgotten: {changed:,} files were changed\n")
-    return 0
+        sys.stdout.write(f"forgotten: {changed:,} files were changed\n")
+        return 0
+
+    return status_of(PROGRAM, work)

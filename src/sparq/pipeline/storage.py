@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,10 @@ from urllib.parse import urlsplit
 from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, FileSystem, PyFileSystem
+
+from sparq.options.declare import option
+from sparq.options.kinds import pairs
+from sparq.options.mistakes import Mistake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,23 +67,26 @@ class TablePlace:
         return {path: at.timestamp() for path, at in times.items() if not path.startswith("_")}
 
 
-def parsed(words: ArgumentParser, arguments: Sequence[str] | None) -> tuple[Namespace, TablePlace]:
-    """The flags of a program that reads the tables, with --data and --storage-option added."""
-    words.add_argument("--data", required=True, help="the data folder: a path or a URI")
-    words.add_argument(
-        "--storage-option", action="append", default=[], metavar="KEY=VALUE",
-        help="option of the storage, such as AWS_REGION=eu-central-1; may be repeated",
-    )  # fmt: skip
-    given = words.parse_args(arguments)
-    try:
-        options = dict(one.split("=", 1) for one in given.storage_option)
-    except ValueError:
-        words.error("--storage-option needs the form KEY=VALUE")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """Options of a program that reads the tables."""
+
+    data: str = option("", "the data folder: a path or a URI (required)")
+    storage_option: tuple[tuple[str, str], ...] = option(
+        (), "option of the storage, such as AWS_REGION=eu-central-1", kind=pairs("KEY=VALUE")
+    )
+
+
+def place_given(given: TableOptions) -> TablePlace:
+    """The place that the flags name. Raises Mistake: there is none."""
+    if not given.data:
+        raise Mistake("--data is missing: name the data folder, a path or a URI")
+    options = dict(given.storage_option)
     if re.match(r"[a-z0-9]+:", given.data):
-        return given, TablePlace(given.data.rstrip("/"), options)
+        return TablePlace(given.data.rstrip("/"), options)
     if not Path(given.data).is_dir():
-        words.error(f"--data={given.data}: no such folder")
-    return given, TablePlace(str(Path(given.data).absolute()), options)
+        raise Mistake(f"--data={given.data}: no such folder")
+    return TablePlace(str(Path(given.data).absolute()), options)
 
 
 def place_of(

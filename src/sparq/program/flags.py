@@ -314,6 +314,7 @@ def parse(
     options_class: type[T],
     program: str,
     arguments: Sequence[str] | None = None,
+    about: str = "",
     *,
     takes_file: bool = True,
 ) -> T:
@@ -323,13 +324,14 @@ def parse(
         options_class: a dataclass whose fields were declared with `option`.
         program: the name to use in sentences about mistakes.
         arguments: the command line without the program name; None: that of the process.
+        about: the beginning of the help page.
         takes_file: whether there is a `--config` flag: the daemons have one, NSQ's tools do not.
     Raises:
         SystemExit: with status 0 or 1 according to rule 2; the text has already been written.
     """
     flags = flags_of(options_class)
     try:
-        given = read(program, arguments, flags, takes_file=takes_file)
+        given = read(program, arguments, flags, about.__add__, takes_file=takes_file)
         options, tolerated = combined(options_class, flags, given)
     except Mistake as error:
         raise end(program, str(error), is_daemon=takes_file) from None

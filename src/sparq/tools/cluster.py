@@ -20,7 +20,7 @@ from sparq.cluster.upstream import AddressRule, Upstream
 from sparq.options.units import SECOND
 from sparq.protocol.address import lookupd_url
 from sparq.tools.commands import ClusterHttpOptions, UsageError, read_secret
-from sparq.tools.common import check_addresses, check_positive
+from sparq.tools.common import check_addresses
 
 UNKNOWN_TOPIC = "TOPIC_NOT_FOUND"
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # what a header may carry, by RFC 6750
@@ -98,7 +98,6 @@ async def fleet_of(
     nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
     check_addresses("nsqd-http-address", nsqds, lookupd_url)
     check_addresses("lookupd-http-address", lookupds, lookupd_url)
-    check_positive(options, "http_client_connect_timeout_ns", "http_client_request_timeout_ns")
     try:
         token = read_secret("--token", options.token)
     except ValueError as error:

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from sparq.options.declare import option
-from sparq.options.kinds import STRING
+from sparq.options.declare import flags_of, option
+from sparq.options.kinds import STRING, choice
+from sparq.options.mistakes import Mistake
 from sparq.options.units import MINUTE, SECOND
 from sparq.program import flags
 from sparq.program.logging import LEVEL
-
-T = TypeVar("T")
 
 TOOLS: Final = (
     *("nsq_check", "nsq_stat", "nsq_tail"),
@@ -31,6 +31,8 @@ TOOLS: Final = (
 
 MODES: Final = ("round-robin", "hostpool", "epsilon-greedy")
 """How nsq_to_http and nsq_to_nsq choose among hosts; see `relay.HostPool`."""
+
+MODE_HELP: Final = f"how to choose the host for a message: {', '.join(MODES)}"
 
 CONTENT_TYPE: Final = "application/octet-stream"
 TEMPORARY: Final = "/tmp"  # noqa: S108 - NSQ's default; symbolic links in it are not followed
@@ -44,7 +46,7 @@ NSQD_VARIABLE: Final = "SPARQ_NSQD_HTTP_ADDRESS"
 IN_ENVIRONMENT: Final = f"(or {LOOKUPD_VARIABLE} in the environment)"
 
 
-class UsageError(Exception):
+class UsageError(Mistake):
     """The command line asks for something that is not possible; the text names the flag."""
 
 
@@ -94,8 +96,8 @@ class ClusterHttpOptions:
     lookupd_http_addresses: tuple[str, ...] = option(
         (), "nsqlookupd to find nsqds with: host:port or URL", name="lookupd-http-address"
     )
-    http_client_connect_timeout_ns: int = option(2 * SECOND, "timeout for connecting")
-    http_client_request_timeout_ns: int = option(5 * SECOND, "timeout for a response")
+    http_client_connect_timeout_ns: int = option(2 * SECOND, "timeout for connecting", least=1)
+    http_client_request_timeout_ns: int = option(5 * SECOND, "timeout for a response", least=1)
 
 
 def wait_for_nsqd() -> Any:
@@ -109,7 +111,7 @@ def wait_for_nsqd() -> Any:
 
 
 def _column(text: str) -> str:
-    return str(import_module("sparq.tools.view").column_name(text))
+    return str(import_module("sparq.tools.top").column_name(text))
 
 
 COLUMN: Final = STRING._replace(name="column", parse=_column)
@@ -121,8 +123,8 @@ class NsqStatOptions(ClusterHttpOptions):
 
     topic: str = option("", "topic of the channel")
     channel: str = option("", "channel to show")
-    interval_ns: int = option(2 * SECOND, "time between rows")
-    count: int | None = option(None, "exit after N rows (default: never)")
+    interval_ns: int = option(2 * SECOND, "time between rows", least=1)
+    count: int | None = option(None, "exit after N rows (default: never)", least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,12 +143,12 @@ class TopOptions(ClusterHttpOptions):
         name="lookupd-http-address",
     )
     http_client_request_timeout_ns: int = option(
-        0, "timeout for a response (0s: 5s, and 800ms with `--once`)"
+        0, "timeout for a response (0s: 5s, and 800ms with `--once`)", least=0
     )
     topic: str = option("", "show this topic only")
     channel: str = option("", "show channels of this name only")
-    interval_ns: int = option(2 * SECOND, "time between refreshes")
-    count: int = option(0, "exit after N refreshes with rates (0: never)")
+    interval_ns: int = option(2 * SECOND, "time between refreshes", least=1)
+    count: int = option(0, "exit after N refreshes with rates (0: never)", least=0)
     once: bool = option(False, "print one table and exit")
     json: bool = option(False, "print each refresh as a line of JSON")
     sort: str = option("topic", "column to sort by: its heading, case-insensitive", kind=COLUMN)
@@ -158,8 +160,8 @@ class NsqTailOptions(ConsumeOptions):
 
     topics: tuple[str, ...] = option((), "topic to print", name="topic")
     channel: str = option("", "channel to consume (default: an ephemeral one, random name)")
-    max_in_flight: int = option(200, "maximum number of messages in flight, capped at --n")
-    n: int = option(0, "exit after N messages over all topics (0: never)")
+    max_in_flight: int = option(200, "maximum number of messages in flight, capped at --n", least=1)
+    n: int = option(0, "exit after N messages over all topics (0: never)", least=0)
     wait_for_nsqd_ns: int = wait_for_nsqd()
     print_topic: bool = option(False, "start each line with its topic")
 
@@ -170,7 +172,7 @@ class ToNsqOptions:
 
     topic: str = option("", "topic to publish to")
     delimiter: str = option("\n", "byte that ends a record")
-    rate: int = option(0, "maximum records per second (0: no limit)")
+    rate: int = option(0, "maximum records per second (0: no limit)", least=0)
     nsqd_tcp_addresses: tuple[str, ...] = option(
         (),
         "nsqd to publish to: host:port or a unix socket; every nsqd gets every record",
@@ -187,9 +189,9 @@ class NsqToFileOptions(ConsumeOptions):
     # What to record
     topics: tuple[str, ...] = option((), "topic to record", name="topic")
     topic_pattern: str = option("", "record topics that match this regular expression (of Python)")
-    topic_refresh_ns: int = option(MINUTE, "time between searches for new topics")
+    topic_refresh_ns: int = option(MINUTE, "time between searches for new topics", least=1)
     channel: str = option("nsq_to_file", "channel to consume")
-    max_in_flight: int = option(200, "maximum number of messages in flight per topic")
+    max_in_flight: int = option(200, "maximum number of messages in flight per topic", least=1)
 
     # Where to write it
     output_dir: str = option(TEMPORARY, "folder for the files")
@@ -209,22 +211,26 @@ class NsqToFileOptions(ConsumeOptions):
         "value of <HOST>; <SHORT_HOST> and <HOSTNAME> are replaced (default: <SHORT_HOST>)",
     )
     gzip: bool = option(False, "compress files with gzip")
-    gzip_level: int = option(6, "gzip level, 1 (fastest) to 9 (smallest)")
+    gzip_level: int = option(6, "gzip level, 1 (fastest) to 9 (smallest)", least=1, most=9)
 
     # When to rotate and sync
     rotate_size: int = option(
-        0, "start the next file when one is larger than N bytes (0: no size limit)"
+        0, "start the next file when one is larger than N bytes (0: no size limit)", least=0
     )
-    rotate_interval_ns: int = option(0, "start the next file after this time (0s: no limit)")
-    sync_interval_ns: int = option(30 * SECOND, "sync and finish messages at least this often")
+    rotate_interval_ns: int = option(
+        0, "start the next file after this time (0s: no limit)", least=0
+    )
+    sync_interval_ns: int = option(
+        30 * SECOND, "sync and finish messages at least this often", least=1
+    )
     skip_empty_files: bool = option(False, "open a file only when there is a message to write")
 
     # How to ask nsqlookupds for topics
     http_client_connect_timeout_ns: int = option(
-        2 * SECOND, "timeout for connecting to an nsqlookupd"
+        2 * SECOND, "timeout for connecting to an nsqlookupd", least=1
     )
     http_client_request_timeout_ns: int = option(
-        5 * SECOND, "timeout for a request to an nsqlookupd"
+        5 * SECOND, "timeout for a request to an nsqlookupd", least=1
     )
 
     # Logging
@@ -238,20 +244,22 @@ class NsqToHttpOptions(ConsumeOptions):
 
     topic: str = option("", "topic to consume")
     channel: str = option("nsq_to_http", "channel to consume")
-    max_in_flight: int = option(200, "maximum number of messages in flight")
-    n: int = option(100, "maximum number of concurrent requests")
+    max_in_flight: int = option(200, "maximum number of messages in flight", least=1)
+    n: int = option(100, "maximum number of concurrent requests", least=1)
     post: tuple[str, ...] = option((), "URL to POST messages to")
     get: tuple[str, ...] = option(
         (), "URL to GET; one %s in its path or query stands for the encoded message"
     )
     wait_for_nsqd_ns: int = wait_for_nsqd()
-    mode: str = option("hostpool", f"how to choose the host for a message: {', '.join(MODES)}")
-    sample: float = option(1.0, "fraction of messages to send, 0 to 1; the rest are finished")
-    http_client_connect_timeout_ns: int = option(2 * SECOND, "timeout for connecting")
-    http_client_request_timeout_ns: int = option(
-        20 * SECOND, "timeout for a request with its response"
+    mode: str = option("hostpool", MODE_HELP, kind=choice(*MODES))
+    sample: float = option(
+        1.0, "fraction of messages to send, 0 to 1; the rest are finished", least=0, most=1
     )
-    status_every: int = option(250, "log response times every N messages (0: never)")
+    http_client_connect_timeout_ns: int = option(2 * SECOND, "timeout for connecting", least=1)
+    http_client_request_timeout_ns: int = option(
+        20 * SECOND, "timeout for a request with its response", least=1
+    )
+    status_every: int = option(250, "log response times every N messages (0: never)", least=0)
     content_type: str = option(CONTENT_TYPE, "Content-Type of a POST")
     header: tuple[str, ...] = option((), "header of each request, as 'Name: value'")
 
@@ -267,9 +275,9 @@ class NsqToNsqOptions(ConsumeOptions):
     destination_nsqd_tcp_addresses: tuple[str, ...] = option(
         (), "nsqd to publish to: host:port or a unix socket", name="destination-nsqd-tcp-address"
     )
-    max_in_flight: int = option(200, "maximum number of messages in flight per topic")
-    mode: str = option("hostpool", f"how to choose the host for a message: {', '.join(MODES)}")
-    status_every: int = option(250, "log response times every N messages (0: never)")
+    max_in_flight: int = option(200, "maximum number of messages in flight per topic", least=1)
+    mode: str = option("hostpool", MODE_HELP, kind=choice(*MODES))
+    status_every: int = option(250, "log response times every N messages (0: never)", least=0)
     whitelist_json_field: tuple[str, ...] = option(
         (), "field of JSON messages to keep (default: all fields)"
     )
@@ -288,8 +296,7 @@ class NsqToNsqOptions(ConsumeOptions):
 class CheckOptions:
     """Options of nsq_check."""
 
-    data_path: str
-    json: bool
+    json: bool = option(False, "print one JSON document")
 
 
 def with_environment(options: Any) -> Any:
@@ -303,15 +310,6 @@ def with_environment(options: Any) -> Any:
     if lookupds:
         return replace(options, lookupd_http_addresses=lookupds)
     return replace(options, nsqd_http_addresses=nsqds)
-
-
-def parse(options_class: type[T], program: str, arguments: Sequence[str] | None) -> T:
-    """Parse a tool's options from its command line (``sys.argv`` for None).
-
-    Raises:
-        SystemExit: 0 after ``--help`` and ``--version``, 1 for a mistake.
-    """
-    return flags.parse(options_class, program, arguments, takes_file=False)
 
 
 def texts_of(given: Iterable[str]) -> dict[str, str]:
@@ -370,7 +368,8 @@ and returns the exit status."""
 def _main(program: str, options_class: type) -> Main:
     def main(arguments: Sequence[str] | None = None) -> int:
         module = f"sparq.tools.{program.rpartition(' ')[2]}"
-        return launch(program, module, parse(options_class, program, arguments))
+        options: Any = flags.parse(options_class, program, arguments, takes_file=False)
+        return launch(program, module, options)
 
     return main
 
@@ -386,15 +385,23 @@ top = _main("sparq top", TopOptions)
 
 def nsq_check(arguments: Sequence[str] | None = None) -> int:
     """Run nsq_check, the only tool that takes a word that is not a flag; return the exit status."""
-    # This import loads argparse, which the other tools do not need.
-    words = import_module("sparq.tools.parser")
-    parser = words.ToolParser("nsq_check", description="check an nsqd's data path, offline")
-    parser.mistake_status = CHECK_FAILED
-    parser.add_argument("--version", action=words.VersionAction)
-    parser.add_argument("data_path", help="nsqd's --data-path")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    options = CheckOptions(**vars(parser.parse_args(arguments)))
-    return int(import_module("sparq.tools.nsq_check").start(options))
+    known = flags_of(CheckOptions)
+
+    def page(about_flags: str) -> str:
+        usage = about_flags.replace("[flags]", "DATA_PATH [flags]", 1)
+        return f"Checks the data path of an nsqd that does not run.\n\n{usage}"
+
+    try:
+        given = flags.read(
+            *("nsq_check", arguments, known, page), takes_file=False, takes_words=True
+        )
+        options, _ = flags.combined(CheckOptions, known, given)
+        if len(given.words) != 1:
+            raise Mistake("takes one word, nsqd's --data-path")
+    except Mistake as error:
+        sys.stderr.write(f"nsq_check: {error}\n")
+        return CHECK_FAILED
+    return int(import_module("sparq.tools.nsq_check").start(given.words[0], options))
 
 
 def admin(arguments: Sequence[str] | None = None) -> int:

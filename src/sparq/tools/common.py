@@ -108,10 +108,9 @@ def consumer_config(program: str, options: ConsumingOptions) -> Config:
     Raises:
         UsageError: an option is not valid, or `max_in_flight` allows no message.
     """
-    most = options.max_in_flight
-    if most <= 0:
-        raise UsageError("--max-in-flight should be positive")
-    config = client_config(program, options.consumer_opt, max_in_flight=most, max_attempts=0)
+    config = client_config(
+        program, options.consumer_opt, max_in_flight=options.max_in_flight, max_attempts=0
+    )
     if not config.max_in_flight:
         raise UsageError("--consumer-opt max_in_flight should be positive")
     return config
@@ -242,18 +241,6 @@ def check_addresses(flag: str, texts: Iterable[str], read: Callable[[str], objec
             read(text)
     except ValueError as error:
         raise UsageError(f"--{flag} {error}") from None
-
-
-def check_positive(options: Any, *fields: str) -> None:
-    """Require these numbers and durations to be positive; None means not given.
-
-    Raises:
-        UsageError: one is not positive; the text names the flag.
-    """
-    for field in fields:
-        value = getattr(options, field)
-        if value is not None and value <= 0:
-            raise UsageError(f"--{field.removesuffix('_ns').replace('_', '-')} should be positive")
 
 
 def check_names(topics: Iterable[str], channel: str) -> None:

@@ -22,7 +22,7 @@ from sparq.migration.check import check, size_of
 from sparq.program.stdout import write_stdout
 from sparq.protocol.instant import Instant
 from sparq.tools.commands import CHECK_FAILED, CheckOptions
-from sparq.tools.view import aligned
+from sparq.tools.tables import aligned
 
 SOUND, DAMAGED = 0, 1
 MIB = 1 << 20
@@ -35,15 +35,15 @@ class CheckError(Exception):
     """The data path could not be checked; the text says why."""
 
 
-def start(options: CheckOptions) -> int:
-    """Run the program; return the exit status."""
+def start(data_path: str, options: CheckOptions) -> int:
+    """Check a data path; return the exit status."""
     try:
-        findings = check_data_path(options.data_path)
+        findings = check_data_path(data_path)
     except CheckError as failure:
         sys.stderr.write(f"nsq_check: {failure}\n")
         return CHECK_FAILED
     damage = findings.all_damage()
-    text = as_text(options.data_path, findings)
+    text = as_text(data_path, findings)
     if options.json:
         document = {
             "kind": findings.kind,

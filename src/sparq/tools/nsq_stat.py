@@ -20,7 +20,7 @@ from sparq.protocol.address import parse_address
 from sparq.tools.cluster import ANYWHERE, ClusterPoller, fleet_of
 from sparq.tools.commands import NsqStatOptions as Options
 from sparq.tools.commands import ToolError, UsageError
-from sparq.tools.common import check_one_kind, check_positive, unless_stopped
+from sparq.tools.common import check_one_kind, unless_stopped
 from sparq.tools.terminal import STDOUT, PipeOutput
 
 PROGRAM: Final = "nsq_stat"
@@ -43,11 +43,6 @@ async def serve(options: Options, stop: asyncio.Event, output: PipeOutput = STDO
     # In NSQ's order and with its wording.
     if not options.topic or not options.channel:
         raise UsageError("--topic and --channel are required")
-    check_positive(
-        options,
-        *("interval_ns", "http_client_connect_timeout_ns", "http_client_request_timeout_ns"),
-        "count",
-    )
     nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
     check_one_kind("nsqd-http-address", nsqds, lookupds)
     for flag, addresses in (("nsqd", nsqds), ("lookupd", lookupds)):

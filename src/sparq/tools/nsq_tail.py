@@ -35,8 +35,6 @@ async def serve(options: Options, stop: asyncio.Event, output: PipeOutput = STDO
         ToolError, BrokenPipeError: standard output cannot be written.
     """
     limit = options.n
-    if limit < 0:
-        raise UsageError(f"--n should not be negative: {limit}")
     number = random.randrange(1_000_000)  # noqa: S311 - a name that is probably free, no secret
     channel = options.channel or f"tail{number:06d}#ephemeral"
     consumers = common.consumers_of(PROGRAM, options, options.topics, channel, most=limit)

@@ -87,16 +87,6 @@ def check(options: Options) -> None:
     if not options.channel:
         raise UsageError("--channel is required")
     common.check_sources(options)
-    common.check_positive(
-        options,
-        *("topic_refresh_ns", "sync_interval_ns"),
-        *("http_client_connect_timeout_ns", "http_client_request_timeout_ns"),
-    )
-    for flag, value in (("size", options.rotate_size), ("interval", options.rotate_interval_ns)):
-        if value < 0:
-            raise UsageError(f"--rotate-{flag} should not be negative")
-    if not 1 <= options.gzip_level <= 9:
-        raise UsageError(f"invalid --gzip-level value ({options.gzip_level}), should be 1-9")
     if not options.topics and not options.topic_pattern:
         raise UsageError("--topic or --topic-pattern required")
     if not options.topics and not options.lookupd_http_addresses:

@@ -56,7 +56,6 @@ from sparq.tools.relay import (
     NotAcceptedError,
     NotSentError,
     Relay,
-    check_every,
 )
 
 PROGRAM: Final = "nsq_to_http"
@@ -233,13 +232,6 @@ def check(options: Options) -> None:
         raise UsageError(both if options.get else "--get or --post required")
     if options.get and options.content_type != CONTENT_TYPE:
         raise UsageError("--content-type is valid with --post only")
-    if not 0 <= options.sample <= 1:
-        raise UsageError(f"--sample is {options.sample:g}: use a number from 0 to 1")
-    if options.n < 1:
-        raise UsageError(f"--n is {options.n}: use 1 or more")
-    common.check_positive(
-        options, "http_client_connect_timeout_ns", "http_client_request_timeout_ns"
-    )
 
 
 def targets_of(options: Options) -> dict[str, HttpTarget]:
@@ -272,7 +264,6 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
     """
     check(options)
     set_up(f"[{PROGRAM}] ", LEVELS["info"])
-    check_every(options.status_every)
     rng = random.Random()  # noqa: S311 - chooses messages and hosts, guards nothing
     seconds = (options.http_client_connect_timeout_ns, options.http_client_request_timeout_ns)
     async with open_session(*(each / SECOND for each in seconds)) as session:

@@ -57,7 +57,6 @@ from sparq.tools.relay import (
     NotAcceptedError,
     NotSentError,
     Relay,
-    check_every,
 )
 
 PROGRAM: Final = "nsq_to_nsq"
@@ -255,7 +254,6 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
     """
     check(options)
     set_up(f"[{PROGRAM}] ", LEVELS["info"])
-    check_every(options.status_every)
     # The client sends each publish once: the relay chooses the nsqd for a retry.
     config = common.client_config(PROGRAM, options.producer_opt, "producer-opt", publish_attempts=1)
     try:

@@ -1,4 +1,4 @@
-"""The state of a cluster from two samples of its nsqds: a row for each channel.
+"""The state of a cluster from samples of its nsqds: a row for each channel.
 
 1. Rates, sums, lags and states are those of `cluster.rows` and `cluster.figures`.
 2. A topic without a channel, or with messages that are in no channel, has a row of its own, whose
@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -31,12 +30,8 @@ from sparq.cluster.rows import (
 )
 from sparq.protocol.names import one_line
 
-ORDER: Final = ("ok", "paused", "behind", "no channel", "no consumers", "stuck")
+ORDER: Final = ("ok", "paused", "behind", "no channel", "no consumers", "stuck", "nsqd gone")
 """The states, the worst last."""
-
-GONE: Final = "nsqd gone"
-SAME: Final = {"topic paused": "paused", GONE: "ok"}
-"""How bad words are that replace `ok`."""
 
 GONE_MAX: Final = 1000
 """Maximum number of gone nsqds for which the last figures are kept."""
@@ -47,13 +42,14 @@ class OverviewRow:
     """One channel of the cluster, or a topic itself: figures of `ChannelRow`.
 
     Attributes:
+        base: the state of the channel, or of the topic itself, at the nsqds that answer.
         nodes: the number of nsqds that answered and have it.
         gone: nsqds that have it and no longer answer.
-        has_channels: for a topic's own row, whether the topic has a channel.
     """
 
     topic: str
     channel: str = ""
+    base: str = "ok"
     in_rate: float | None = None
     out_rate: float | None = None
     depth: int = 0
@@ -69,7 +65,6 @@ class OverviewRow:
     reader: Reader | None = None
     nodes: int = 0
     gone: tuple[str, ...] = ()
-    has_channels: bool = False
 
     @property
     def key(self) -> Key:
@@ -80,40 +75,14 @@ class OverviewRow:
     def state(self) -> str:
         """The state in words."""
         if not self.nodes:
-            return GONE
-        if self.channel:
-            return channel_words(self, gone=bool(self.gone))
-        words = "paused" if self.paused else "ok" if self.has_channels else "no channel"
-        if not self.gone:
-            return words
-        return GONE if words == "ok" else f"{words}, {GONE}"
+            return "nsqd gone"
+        return state_of(self.base, topic_paused=self.topic_paused, gone=bool(self.gone))
 
     @property
-    def severity(self) -> int:
-        """How bad the state is, from 0; one more if an nsqd is gone, too."""
-        if not self.nodes:
-            return 2 * len(ORDER)
-        first = self.state.partition(",")[0]
-        return severity(SAME.get(first, first)) + bool(self.gone)
-
-
-def severity(state: str) -> int:
-    """Return how bad a state is."""
-    return 2 * ORDER.index(state)
-
-
-def channel_words(row: ChannelRow | OverviewRow, *, gone: bool = False) -> str:
-    """Return a channel's state in words."""
-    return state_of(
-        topic_paused=row.topic_paused,
-        gone=gone,
-        paused=row.paused,
-        clients=row.clients,
-        readers=int(row.reader is not None),
-        unfinished=row.depth + row.in_flight,
-        idle_seconds=row.unfinished_seconds,
-        lag_seconds=math.nan if row.lag_seconds is None else row.lag_seconds,
-    )
+    def severity(self) -> float:
+        """How bad the state is, from 0; more if an nsqd is gone, too."""
+        base = "paused" if self.topic_paused and self.base == "ok" else self.base
+        return ORDER.index(base if self.nodes else "nsqd gone") + bool(self.gone) / 2
 
 
 _SHARED: Final = set(OverviewRow.__slots__) & set(ChannelRow.__struct_fields__)
@@ -124,16 +93,20 @@ def _rows(
 ) -> dict[Key, OverviewRow]:
     """Return the rows of topics and channels."""
     topics, channels, *_ = tables(answers, topic, past)
-    rows = [OverviewRow(**{name: getattr(row, name) for name in _SHARED}) for row in channels]
+    rows = [
+        OverviewRow(base=row.state, **{name: getattr(row, name) for name in _SHARED})
+        for row in channels
+    ]
     for each in topics:
+        base = "paused" if each.paused else "ok" if each.channels else "no channel"
         own: dict[str, Any] = {"in_rate": each.in_rate, "depth": each.depth, "paused": each.paused}
-        rows.append(OverviewRow(each.topic, nodes=each.nodes, **own))
+        rows.append(OverviewRow(each.topic, base=base, nodes=each.nodes, **own))
     return {row.key: row for row in rows}
 
 
 @dataclass(slots=True)
 class Overview:
-    """The cluster: its rows by topic and channel, and their sums.
+    """The cluster: its rows by topic and channel.
 
     ``in_rate`` is the sum over the topics: the published messages, however many channels each has.
     ``ill`` says what is wrong with the disks of nsqds that answer, by address. ``gone`` holds the
@@ -148,10 +121,6 @@ class Overview:
     ill: dict[str, str] = field(default_factory=dict)
     gone: dict[str, dict[str, Any]] = field(default_factory=dict)
     drained: frozenset[str] = frozenset()
-
-    def total(self, name: str) -> float | None:
-        """Return the sum of a figure over all rows; None if it is unknown for each of them."""
-        return total(getattr(row, name) for row in self.rows) if self.rows else None
 
 
 class ChannelPart(NamedTuple):
@@ -200,11 +169,13 @@ class SampleHistory(ChannelPast):
             gone[address] = {"seconds": at_seconds - last.at_seconds, **figures}
         with_channels = {row.topic for row in rows.values() if row.channel}
         topics = [row for row in rows.values() if not row.channel]
-        for row in topics:
-            row.has_channels = row.topic in with_channels
         return Overview(
             # Channels, and topics that have no channel or hold messages.
-            [row for _, row in sorted(rows.items()) if row.depth or not row.has_channels],
+            [
+                row
+                for _, row in sorted(rows.items())
+                if row.channel or row.depth or row.topic not in with_channels
+            ],
             len(now),
             len(topics),
             total(row.in_rate for row in topics) if topics else None,

@@ -29,9 +29,7 @@ from typing import Any, Final
 from sparq.client.consumer import Consumer
 from sparq.client.message import Message
 from sparq.client.subscription import Batch
-from sparq.options.mistakes import suggestion
 from sparq.tools import common
-from sparq.tools.commands import MODES, UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -81,20 +79,6 @@ Held = Message | Batch
 """A message or batch that has not been answered yet."""
 
 
-def check_every(every: int) -> None:
-    """Check ``--status-every``; warn if the lines will not be meaningful.
-
-    Raises:
-        UsageError: it is negative.
-    """
-    if every < 0:
-        raise UsageError(f"--status-every is {every}: use 0 or more")
-    if 0 < every < EVERY_UNEASY:
-        logger.warning(
-            "--status-every=%d: percentiles of so few messages are not meaningful", every
-        )
-
-
 @dataclass(slots=True)
 class Host:
     """The state of one host.
@@ -127,16 +111,9 @@ class HostPool:
         mode: `--mode`.
         names: the hosts, at least one.
         rng: for `epsilon-greedy`.
-
-    Raises:
-        UsageError: there is no such mode.
     """
 
     def __init__(self, mode: str, names: Iterable[str], rng: random.Random) -> None:
-        if mode not in MODES:
-            raise UsageError(
-                f"--mode {mode!r} is not one of {', '.join(MODES)}{suggestion(mode, MODES)}"
-            )
         self._mode = mode
         self._hosts = {name: Host() for name in names}
         self.names = self._hosts.keys()
@@ -258,6 +235,10 @@ class Relay:
         self._hosts = hosts
         self._named: dict[str, float] = {}
         self._touch_at: dict[Held, float] = {}
+        if 0 < status_every < EVERY_UNEASY:
+            logger.warning(
+                "--status-every=%d: percentiles of so few messages are not meaningful", status_every
+            )
         self._all = Timings(status_every, "[aggregate]:")
         each = status_every if len(hosts.names) > 1 else 0
         self._timings = {name: Timings(each, f"[{name}]:") for name in hosts.names}

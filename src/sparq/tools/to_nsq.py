@@ -64,8 +64,6 @@ async def serve(options: Options, stop: asyncio.Event, source: Input = STDIN) ->
         raise UsageError(f"--topic {quote(options.topic)} is not a valid name")
     if len(os.fsencode(options.delimiter)) != 1:
         raise UsageError("--delimiter must be a single byte")
-    if options.rate < 0:
-        raise UsageError(f"--rate should not be negative: {options.rate}")
     config = client_config(PROGRAM, options.producer_opt, "producer-opt")
     try:
         addresses = parse_addresses(options.nsqd_tcp_addresses)

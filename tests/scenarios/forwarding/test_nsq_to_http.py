@@ -12,13 +12,12 @@ from urllib.parse import unquote_to_bytes
 import pytest
 from aiohttp import web
 
-from sparq.tools import commands, nsq_to_http, relay
+from sparq.tools import nsq_to_http, relay
 from tests.client.scripted import listening
 from tests.support.servers import NsqdServer, Server, free_port
 from tests.support.waiting import until_seen
 from tests.tools.forwarding import (
     all_finished,
-    log_settings_restored,
     new_topic,
     publish,
     running,
@@ -409,52 +408,3 @@ def test_sigterm_ends_the_program(nsqd: NsqdServer) -> None:
 
 
 POST, TOPIC, NSQD = "--post=http://h", "--topic=t", "--nsqd-tcp-address=h:1"
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        ((NSQD, POST), "--topic and --channel are required"),
-        ((NSQD, POST, TOPIC, "--channel="), "--topic and --channel are required"),
-        ((NSQD, POST, "--topic=a b"), '--topic "a b" is not a valid name'),
-        ((NSQD, POST, TOPIC, "--channel=/"), '--channel "/" is not a valid name'),
-        ((POST, TOPIC), "--nsqd-tcp-address or --lookupd-http-address required"),
-        (
-            (NSQD, POST, TOPIC, "--lookupd-http-address=h:1"),
-            "use --nsqd-tcp-address or --lookupd-http-address not both",
-        ),
-        (("--nsqd-tcp-address=h", POST, TOPIC), "--nsqd-tcp-address not an address of the"),
-        ((NSQD, TOPIC), "--get or --post required"),
-        ((NSQD, TOPIC, POST, "--get=http://h/%s"), "use --get or --post not both"),
-        (
-            (NSQD, TOPIC, "--get=http://h/%s", "--content-type=a/b"),
-            "--content-type is valid with --post only",
-        ),
-        ((NSQD, TOPIC, POST, "--sample=1.5"), "--sample is 1.5: use a number from 0 to 1"),
-        ((NSQD, TOPIC, POST, "--sample=-0.1"), "--sample is -0.1: use a number from 0 to 1"),
-        ((NSQD, TOPIC, POST, "--n=0"), "--n is 0: use 1 or more"),
-        ((NSQD, TOPIC, POST, "--max-in-flight=0"), "--max-in-flight should be positive"),
-        ((NSQD, TOPIC, POST, "--status-every=-1"), "--status-every is -1: use 0 or more"),
-        ((NSQD, TOPIC, POST, "--mode=all"), "--mode 'all' is not one of round-robin, hostpool,"),
-        (
-            (NSQD, TOPIC, POST, "--http-client-connect-timeout=0s"),
-            "--http-client-connect-timeout should be positive",
-        ),
-        (
-            (NSQD, TOPIC, POST, "--http-client-request-timeout=-1s"),
-            "--http-client-request-timeout should be positive",
-        ),
-        ((NSQD, TOPIC, POST, "--header=none"), "--header takes 'Name: value': header 1"),
-        ((NSQD, TOPIC, "--post=h"), "--post takes a URL that begins with http"),
-    ],
-)
-def test_invalid_flags_are_refused(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
-) -> None:
-    """Invalid flags end the program with status 1 and one line that names the flag."""
-    with log_settings_restored():
-        assert 1 == commands.nsq_to_http(words)
-
-    said = capsys.readouterr().err
-    assert said.startswith(f"nsq_to_http: {reason}")
-    assert 1 == said.count("\n")

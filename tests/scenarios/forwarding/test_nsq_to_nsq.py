@@ -12,13 +12,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparq.tools import commands, nsq_to_nsq, relay
+from sparq.tools import nsq_to_nsq, relay
 from tests.client.scripted import Peer, ScriptedNsqd, scripted
 from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd
 from tests.support.waiting import until, until_seen
 from tests.tools.forwarding import (
     all_finished,
-    log_settings_restored,
     new_topic,
     publish,
     received,
@@ -326,59 +325,3 @@ def test_sigint_ends_the_program(source: NsqdServer, target: NsqdServer) -> None
 
 
 NSQD, TO, TOPIC = "--nsqd-tcp-address=h:1", "--destination-nsqd-tcp-address=h:2", "--topic=t"
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        ((NSQD, TO), "--topic and --channel are required"),
-        ((NSQD, TO, TOPIC, "--channel="), "--topic and --channel are required"),
-        ((NSQD, TO, TOPIC, "--topic=../x"), '--topic "../x" is not a valid name'),
-        ((NSQD, TOPIC), "--destination-nsqd-tcp-address required"),
-        (
-            (NSQD, TOPIC, "--destination-nsqd-tcp-address="),
-            "--destination-nsqd-tcp-address required",
-        ),
-        ((TO, TOPIC), "--nsqd-tcp-address or --lookupd-http-address required"),
-        (
-            (NSQD, TO, TOPIC, "--lookupd-http-address=h:1"),
-            "use --nsqd-tcp-address or --lookupd-http-address not both",
-        ),
-        (
-            (NSQD, TOPIC, "--destination-nsqd-tcp-address=h"),
-            "--destination-nsqd-tcp-address: not an address of the form host:port: 'h'",
-        ),
-        ((NSQD, TO, TOPIC, "--destination-topic=a/b"), '--destination-topic "a/b" is not valid'),
-        (
-            (
-                NSQD,
-                "--destination-nsqd-tcp-address=h:1",
-                "--topic=s",
-                TOPIC,
-                "--destination-topic=t",
-            ),
-            "--destination-nsqd-tcp-address: a topic would be copied to itself",
-        ),
-        (
-            (NSQD, "--destination-nsqd-tcp-address=h:1", TOPIC),
-            "--destination-nsqd-tcp-address: a topic would be copied to itself",
-        ),
-        ((NSQD, TO, TOPIC, "--max-in-flight=0"), "--max-in-flight should be positive"),
-        ((NSQD, TO, TOPIC, "--status-every=-1"), "--status-every is -1: use 0 or more"),
-        ((NSQD, TO, TOPIC, "--mode=any"), "--mode 'any' is not one of round-robin, hostpool,"),
-        (
-            (NSQD, TO, TOPIC, "--require-json-value=x"),
-            "--require-json-value is valid with --require-json-field only",
-        ),
-    ],
-)
-def test_invalid_flags_are_refused(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
-) -> None:
-    """Invalid flags end the program with status 1 and one line that names the flag."""
-    with log_settings_restored():
-        assert 1 == commands.nsq_to_nsq(words)
-
-    said = capsys.readouterr().err
-    assert said.startswith(f"nsq_to_nsq: {reason}")
-    assert 1 == said.count("\n")

@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 
 from sparq.cluster import figures
-from sparq.cluster.figures import STATES, state_of
+from sparq.cluster.figures import STATES, channel_state
 from sparq.program.verbs import read
 from sparq.protocol.commands import rdy, sub
 from sparq.tools.admin.job import serve as work
 from sparq.tools.admin.verbs import PROGRAM, VERBS, AdminOptions
-from sparq.tools.commands import parse
 from sparq.tools.nsq_stat import Options as StatOptions
 from sparq.tools.nsq_stat import serve as stat
 from sparq.tools.overview import ORDER
@@ -30,6 +29,7 @@ from sparq.tools.top import Options as TopOptions
 from sparq.tools.top import serve as watch
 from tests.nsqadmin.cluster import Admin, admin
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.tool_options import parse
 from tests.support.v2_client import OK, AsyncV2Client
 from tests.support.waiting import until, until_seen
 
@@ -232,6 +232,6 @@ def test_the_glossary_defines_each_word_once() -> None:
     assert f"{figures.STUCK_SECONDS:.0f} seconds" in of["stuck"]
     assert f"{figures.READER_STUCK_SECONDS:.0f} seconds" in of["stuck"]
     assert ("seconds", "messages") == tuple(of[term].split()[0] for term in ("lag", "messages"))
-    assert "ok" == state_of(
+    assert "ok" == channel_state(
         paused=False, clients=1, readers=0, unfinished=1, idle_seconds=59.9, lag_seconds=60.0
     )

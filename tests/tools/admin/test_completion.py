@@ -72,7 +72,7 @@ def test_all_programs_are_completed() -> None:
     """Each console script and each command of `sparq` completes its own flags."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert {*scripts} == {"sparq", *completion.PROGRAMS}
-    assert cli.COMMANDS == completion.COMMANDS
+    assert [*cli.COMMANDS] == [*completion.COMMANDS]
     for line, flags in {
         "nsqd --data-p": ["--data-path="],
         "nsqlookupd --tcp": ["--tcp-address="],

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from yarl import URL
 
-from sparq.cluster.figures import NsqdFigures
+from sparq.cluster.figures import NsqdFigures, state_of
 from sparq.cluster.rows import ChannelRow, NodeStats, TopicRow, tables
 from sparq.cluster.upstream import UpstreamError
 from sparq.options.mistakes import suggestion
@@ -24,7 +24,6 @@ from sparq.protocol.address import lookupd_url
 from sparq.protocol.names import quote
 from sparq.tools.admin.job import Job, in_words, known, producers_of
 from sparq.tools.commands import ToolError, UsageError
-from sparq.tools.overview import channel_words
 from sparq.tools.tables import table
 
 TOPIC: Final = ("topic", "channels", "waiting", "messages", "paused", "nsqds")
@@ -100,7 +99,8 @@ def _shown(row: ChannelRow | TopicRow, names: tuple[str, ...]) -> dict[str, Any]
 
 def _figures(row: ChannelRow) -> dict[str, Any]:
     """Return a channel's figures, as in JSON."""
-    return {"state": channel_words(row), **_shown(row, (*FIGURES[1:], "topic_paused"))}
+    state = state_of(row.state, topic_paused=row.topic_paused)
+    return {"state": state, **_shown(row, (*FIGURES[1:], "topic_paused"))}
 
 
 async def _nodes(job: Job, stats: Mapping[str, NsqdFigures]) -> list[dict[str, Any]]:
