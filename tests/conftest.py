@@ -1,4 +1,4 @@
-"""Settings for all tests, and the count of covered behaviours.
+"""Settings for all tests.
 
 Hypothesis tests have no deadline per example.
 
@@ -62,10 +62,6 @@ SLOW_GROUPS = {
         ("={free}]", "TLS", "=auth_secret=wrong]"),
     ),
     "tests/scenarios/performance/test_pipeline_spark.py": ("make slow-tests", ()),
-    "tests/scenarios/restarts/test_signals.py::test_repeated_signals": (
-        "make slow-tests",
-        ("0.02]",),
-    ),
     "tests/scenarios/spark/test_connect.py": ("make slow-tests", ()),
     "tests/scenarios/spark/test_nsqds_fail.py": ("make slow-tests", ("was_down", "commit_is")),
     "tests/pipeline/sessions/test_judge.py::test_planted": ("make slow-tests", ("[20261]",)),
@@ -165,7 +161,7 @@ def answer_at_once(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers, and the plugin that counts covered behaviours."""
+    """Register the markers."""
     # With these set, pytest prints the whole diff of unequal values: for two long lists that took
     # all the time that the run had.
     for name in ("CI", "BUILD_NUMBER"):
@@ -182,4 +178,3 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     line = f"{behaviours.MARKER}(*names): asserts these lines of tests/support/behaviours.py"
     config.addinivalue_line("markers", line)
-    config.pluginmanager.register(behaviours.Report(), "behaviours")

@@ -1,4 +1,4 @@
-"""The behaviours that NSQ's own tests assert, and a count of those that our tests assert.
+"""The behaviours that NSQ's own tests assert, and the tests here that assert the same.
 
 They cover nsqd, nsqlookupd, the disk queue and parts of the tools. Each name is one upstream test.
 A test here that asserts the same behaviour is marked `@pytest.mark.behaviour("TestBasicV2")`, with
@@ -10,7 +10,7 @@ what upstream documents but does not test.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -120,15 +120,6 @@ def _over_tcp_and_unix(names: Iterable[str]) -> list[str]:
     return [prefix + name for name in names for prefix in ("Test", "unix.Test")]
 
 
-def marked(paths: Iterable[Path]) -> Iterator[tuple[str, str]]:
-    """Return every marked name in the files, with its place as `file:line`."""
-    for path in paths:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call):
-                place = f"{path.relative_to(TESTS)}:{node.lineno}"
-                yield from ((name, place) for name in _names_in(node))
-
-
 def places(paths: Iterable[Path]) -> dict[str, list[str]]:
     """The tests that are marked with each name, as `nsqd/test_tcp.py::test_name`."""
     found: dict[str, list[str]] = {}
@@ -153,56 +144,3 @@ def _names_in(call: ast.Call) -> list[str]:
         case ast.Name(id=name) if name == over_tcp_and_unix.__name__:
             return _over_tcp_and_unix(words)
     return []
-
-
-class Report:
-    """Counts the behaviours for which a marked test passed in this run.
-
-    A test's marks are sent with its reports, because it may run in another process.
-    """
-
-    def __init__(self) -> None:
-        self._known: set[str] = set()
-        self._passed: set[str] = set()
-        self._failed: set[str] = set()
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Record the names that the test is marked with."""
-        for mark in item.iter_markers(MARKER):
-            item.user_properties += [(MARKER, name) for name in mark.args]
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record the names that passed; a failure in any phase counts against the test's names."""
-        names = {str(name) for key, name in report.user_properties if key == MARKER}
-        self._known |= names
-        if report.failed:
-            self._failed |= names
-        elif report.when == "call" and report.passed:
-            self._passed |= names
-
-    def pytest_terminal_summary(
-        self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
-    ) -> None:
-        """After a run of all tests, print how many are covered and why the others are not."""
-        if not is_whole_run(config):
-            return
-        covered = (self._passed - self._failed) & set(ALL)
-        terminalreporter.write_line(f"behaviours: {len(covered)} of {len(ALL)} covered")
-        for name in ALL:
-            if name not in covered:
-                reason = LEFT_OUT.get(name, self._why(name))
-                terminalreporter.write_line(f"  left out: {name}: {reason}")
-
-    def _why(self, name: str) -> str:
-        if name in self._failed:
-            return "its test failed"
-        return "its test was skipped" if name in self._known else "no test is marked with it"
-
-
-def is_whole_run(config: pytest.Config) -> bool:
-    """Whether the run includes all of tests/, without a filter."""
-    places = {Path(config.invocation_params.dir, argument) for argument in config.args}
-    whole = {TESTS.parent, TESTS} & {place.resolve() for place in places}
-    filtered = config.option.keyword or config.option.markexpr or config.option.collectonly
-    return bool(whole) and not filtered

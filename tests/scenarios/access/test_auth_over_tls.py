@@ -49,40 +49,6 @@ async def nsqd_with_tls(
         await stop(daemon)
 
 
-@pytest.mark.behaviour("TestClientAuth")
-@pytest.mark.parametrize("method", ["get", "post"])
-@pytest.mark.parametrize(
-    "client",
-    [("require-verify", "signed", "joe"), ("require", "self-signed", "nobody"), ("", "", "")],
-)
-async def test_the_auth_server_gets_tls_and_the_common_name(
-    tmp_path: Path,
-    certificates: Certificates,
-    method: str,
-    client: tuple[str, str, str],
-) -> None:
-    """The auth server gets `tls` and, as `common_name`, the name in the certificate."""
-    policy, name, expected = client
-    async with (
-        running(ALL, tls=server_side(certificates)) as authd,
-        nsqd_with_tls(
-            tmp_path,
-            certificates,
-            f"https://{authd.address}/auth",
-            auth_http_request_method=method,
-            tls_client_auth_policy=policy,
-        ) as daemon,
-        connected(daemon) as talk,
-    ):
-        assert (await talk.upgrade(certificates.client(name), "snappy"))["auth_required"]
-        talk.send(c.auth(b"key") + c.pub("t", b"x") + c.sub("t", "ch"))
-        assert 1 == json.loads(await talk.response())["permission_count"]
-        assert [b"OK", b"OK"] == [await talk.response(), await talk.response()]
-
-        values = {"common_name": expected, "remote_ip": "127.0.0.1", "secret": "key", "tls": "true"}
-        assert [(method.upper(), "/auth", values)] == authd.asked
-
-
 @pytest.mark.parametrize("name", ["foreign", "self-signed"])
 async def test_an_untrusted_auth_server_gets_no_secret(
     tmp_path: Path, certificates: Certificates, name: str

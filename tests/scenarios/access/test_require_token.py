@@ -16,7 +16,6 @@ from sparq.daemon.access import tokens
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.server import Nsqlookupd
 from sparq.nsqlookupd.tcp import instant
-from sparq.program.lifecycle import StartError
 from tests.nsqd import daemon as nsqds
 from tests.support.options import changed
 from tests.support.waiting import until
@@ -187,22 +186,6 @@ async def test_an_expired_tokens_connection_is_closed(
         assert {"expired": 1} == token_lookupd.refused()
 
 
-async def test_a_token_file_alone_refuses_no_nsqd(token_lookupd: TokenLookupd) -> None:
-    """Without `--require-token`, a token file alone refuses no nsqd.
-
-    So nsqds can be given tokens before nsqlookupds require them.
-    """
-    async with token_lookupd.running(require_token=False), nsqd(token_lookupd) as peer:
-        assert b"version" in await peer.ask(identify(token="wrong"))
-        assert OK == await peer.ask(b"REGISTER t\n")
-
-
-def test_require_token_needs_a_token_file() -> None:
-    """Without a token file, no nsqd could register."""
-    with pytest.raises(StartError, match="--require-token needs --token-file"):
-        Nsqlookupd(changed(NsqlookupdOptions(), require_token=True))
-
-
 async def test_nsqd_sends_its_token_to_nsqlookupd(
     token_lookupd: TokenLookupd, tmp_path: Path
 ) -> None:
@@ -234,21 +217,3 @@ async def test_nsqd_sends_its_token_to_nsqlookupd(
             assert token_lookupd.shown["all"] == daemon.nsqd.lookupd_token
         finally:
             await nsqds.stop(daemon)
-
-
-async def test_without_require_token_the_token_is_ignored(tmp_path: Path) -> None:
-    """An nsqlookupd that requires no tokens ignores the field, as Go's nsqlookupd does."""
-    (tmp_path / "data").mkdir()
-    free = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
-    lookupd = Nsqlookupd(changed(NsqlookupdOptions(), **free))
-    await lookupd.start()
-    address = (f"127.0.0.1:{lookupd.tcp_port}",)
-    daemon = await nsqds.start(
-        tmp_path / "data", nsqlookupd_tcp_addresses=address, lookupd_token="nsq_some-token"
-    )
-    try:
-        await daemon.post("/topic/create?topic=t")
-        await until(lambda: len(lookupd.registry.producers("t", instant())) == 1)
-    finally:
-        await nsqds.stop(daemon)
-        await lookupd.stop()

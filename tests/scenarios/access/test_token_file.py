@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from sparq.daemon.access import audit, tokens
+from sparq.daemon.access import tokens
 from sparq.nsqd.http_publish import FastPublishPath
 from sparq.protocol import commands as c
 from tests.nsqd.daemon import Daemon, start, stop
 from tests.support import authd
 from tests.support.v2_client import OK, AsyncV2Client
-from tests.support.waiting import until
 
 FAILED = (1, b"E_AUTH_FAILED AUTH failed")
 SOON_SECONDS = 0.3
@@ -185,22 +184,6 @@ async def test_new_roles_apply_from_the_next_command(token_nsqd: TokenNsqd, tmp_
         assert {"forbidden": 2} == token_nsqd.refused()
 
 
-async def test_a_new_token_is_valid_after_sighup(token_nsqd: TokenNsqd, tmp_path: Path) -> None:
-    """A new token is valid after SIGHUP, and the old one remains valid.
-
-    So a token can be replaced without an interruption.
-    """
-    token_nsqd.give("first", "publish")
-    async with token_nsqd.running(tmp_path):
-        token_nsqd.give("second", "publish")
-        assert 401 == await token_nsqd.http("POST", "/pub?topic=t", "second")
-        token_nsqd.reload()
-        for name in ("first", "second"):
-            assert 200 == await token_nsqd.http("POST", "/pub?topic=t", name)
-            async with token_nsqd.connection(name) as talk:
-                assert OK == await talk.ask(c.pub("t", b"x"))
-
-
 @pytest.mark.parametrize("text", ["web publish nonsense", "", None])
 async def test_an_invalid_token_file_leaves_the_old_tokens_in_force(
     token_nsqd: TokenNsqd, tmp_path: Path, text: str | None, caplog: pytest.LogCaptureFixture
@@ -283,27 +266,6 @@ async def test_only_unknown_secrets_go_to_the_auth_server(
         assert 1 == len(asked.asked)
 
 
-async def test_the_http_token_allows_everything(token_nsqd: TokenNsqd, tmp_path: Path) -> None:
-    """`--http-token` allows everything when there is a token file.
-
-    Its audit name is `http-token`.
-    """
-    token_nsqd.give("web", "read")
-    token_nsqd.shown["master"] = "s3cr3t-t0ken"
-    async with token_nsqd.running(tmp_path, http_token="s3cr3t-t0ken"):
-        assert 401 == await token_nsqd.http("GET", "/stats")
-        assert 403 == await token_nsqd.http("POST", "/topic/create?topic=t", "web")
-        assert 200 == await token_nsqd.http("POST", "/topic/create?topic=t", "master")
-        assert 404 == await token_nsqd.http("POST", "/topic/delete?topic=none", "master")
-    noted = [(e["user"], e["via"], e["action"], e["outcome"]) for e in token_nsqd.entries()]
-    assert [
-        ("", "nobody", "GET /stats", "refused"),
-        ("web", "token", "POST /topic/create", "refused"),
-        ("http-token", "token", "POST /topic/create", "done"),
-        ("http-token", "token", "POST /topic/delete", "failed"),
-    ] == noted
-
-
 async def test_roles_of_anybody_apply_without_a_token(
     token_nsqd: TokenNsqd, tmp_path: Path
 ) -> None:
@@ -354,41 +316,6 @@ async def test_an_audit_entry_has_user_action_and_outcome(
     assert 0o600 == token_nsqd.audit_file.stat().st_mode & 0o777
 
 
-async def test_logged_refusals_of_publishes_are_limited(
-    token_nsqd: TokenNsqd, tmp_path: Path
-) -> None:
-    """At most REFUSED_MAX refused publishes are logged.
-
-    The rest is counted, other refusals are logged.
-    """
-    token_nsqd.give("web", "read")
-    more = audit.REFUSED_MAX + 30
-    async with token_nsqd.running(tmp_path):
-        for _ in range(more):
-            assert 403 == await token_nsqd.http("POST", "/pub?topic=t", "web")
-        assert 403 == await token_nsqd.http("POST", "/topic/delete?topic=t", "web")
-        assert {"forbidden": more + 1} == token_nsqd.refused()
-    actions = [entry["action"] for entry in token_nsqd.entries()]
-    assert audit.REFUSED_MAX == actions.count("POST /pub")
-    assert 1 == actions.count("POST /topic/delete")
-
-
-async def test_metrics_count_refusals_and_tokens(token_nsqd: TokenNsqd, tmp_path: Path) -> None:
-    """Refusals are counted by reason; expired tokens are not counted as tokens in force."""
-    token_nsqd.give("web", "read")
-    token_nsqd.give("old", "read", "2020-01-01")
-    async with token_nsqd.running(tmp_path) as daemon:
-        assert 401 == await token_nsqd.http("GET", "/metrics")
-        assert 401 == await token_nsqd.http("GET", "/metrics", "old")
-        assert 403 == await token_nsqd.http("POST", "/pub?topic=t", "web")
-        shown = f"Authorization: Bearer {token_nsqd.shown['web']}\r\n\r\n".encode()
-        _, _, text = await daemon.raw("GET /metrics HTTP/1.1", shown)
-    lines = text.decode().splitlines()
-    for reason in ("unauthorised", "expired", "forbidden"):
-        assert f'nsqd_refused_requests_total{{reason="{reason}"}} 1' in lines
-    assert "nsqd_tokens 1" in lines
-
-
 async def test_without_the_flags_there_is_no_access_control(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -408,42 +335,3 @@ async def test_without_the_flags_there_is_no_access_control(
         assert "AUDIT" not in caplog.text
     finally:
         await stop(daemon)
-
-
-async def test_audit_file_alone_requires_no_token(tmp_path: Path) -> None:
-    """`--audit-file` alone requires no token, and publishes keep their fast path."""
-    (tmp_path / "data").mkdir()
-    path = tmp_path / "audit"
-    daemon = await start(tmp_path / "data", audit_file=str(path))
-    try:
-        assert await daemon.post("/pub?topic=t", b"x") == b"OK"
-        assert isinstance(daemon.site._fast_path, FastPublishPath)
-        await daemon.post("/topic/delete?topic=t")
-        (entry,) = map(json.loads, path.read_text().splitlines())
-        assert ("", "nobody", "POST /topic/delete", "t") == tuple(
-            entry[key] for key in ("user", "via", "action", "topic")
-        )
-    finally:
-        await stop(daemon)
-
-
-async def test_a_hanging_audit_disk_does_not_block_requests(
-    token_nsqd: TokenNsqd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the audit log's disk hangs, requests are still answered, after 0.2 s."""
-    token_nsqd.give("ann", "operate,publish")
-    async with token_nsqd.running(tmp_path) as daemon:
-        access = daemon.nsqd.access
-        assert access is not None
-        blocked = asyncio.Event()
-
-        async def hangs(*_: bytes) -> None:
-            await blocked.wait()
-
-        assert access._audit is not None
-        monkeypatch.setattr(access._audit, "_write", hangs)
-        monkeypatch.setattr("sparq.daemon.access.access.WRITTEN_SECONDS", 0.2)
-        assert 200 == await token_nsqd.http("POST", "/topic/create?topic=t", "ann")
-        assert 200 == await token_nsqd.http("POST", "/pub?topic=t", "ann")
-        blocked.set()
-        await until(lambda: not access._audit._tasks)

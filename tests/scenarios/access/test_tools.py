@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -112,16 +110,6 @@ def test_without_one_of_them_the_tool_says_so(
     assert reason in ran.stderr
 
 
-def test_a_token_file_that_is_not_there_is_a_mistake(guarded: GuardedCluster) -> None:
-    """The flag and the file are named before anything is sent."""
-    for words in (["to_nsq", "--producer-opt"], ["nsq_tail", "--consumer-opt"]):
-        flag = f"{words[1]}=auth_secret,@{guarded.folder / 'none'}"
-        ran = run(words[0], "--topic=t", "--nsqd-tcp-address=127.0.0.1:1", flag)
-        assert 1 == ran.returncode
-        assert "none cannot be read - No such file or directory" in ran.stderr
-        assert 1 == ran.stderr.count("\n")
-
-
 def test_nsq_to_file(guarded: GuardedCluster, tmp_path: Path) -> None:
     """It records a topic that it finds at an nsqlookupd, which wants the token, too."""
     guarded.publish("file")
@@ -139,36 +127,3 @@ def test_nsq_to_nsq(guarded: GuardedCluster) -> None:
     process = started("nsq_to_nsq", "--topic=from", "--destination-topic=to", *flags)
     assert "hello\n" == tail(guarded, "to")
     stopped(process)
-
-
-class Sink(BaseHTTPRequestHandler):
-    """An HTTP server that takes messages."""
-
-    bodies: list[bytes]
-
-    def do_POST(self) -> None:
-        type(self).bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
-
-
-def test_nsq_to_http(guarded: GuardedCluster) -> None:
-    """It posts a message that it consumed over TLS with its token."""
-    guarded.publish("http")
-    bodies: list[bytes] = []
-    handler = type("Taking", (Sink,), {"bodies": bodies})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        serving.start()
-        post = f"--post=http://127.0.0.1:{server.server_port}/"
-        process = started("nsq_to_http", "--topic=http", post, *guarded.flags())
-        try:
-            wait_for(lambda: bodies == [b"hello"], SECONDS)
-        finally:
-            stopped(process)
-            server.shutdown()
-            serving.join()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -85,36 +84,6 @@ async def test_all_daemons_dead_is_an_error(mode: str, kind: str) -> None:
             assert "failed" == found.audited()[-1]["outcome"]
 
 
-async def test_creating_a_topic_needs_no_lookup() -> None:
-    """Creating a topic alone needs no lookup: 200 with a warning per dead nsqlookupd, as in NSQ."""
-    gone = free_address()
-    async with admin(lookupd_http_addresses=(gone,)) as found:
-        status, said = await found.ask("POST", "/api/topics", {"topic": "part"})
-
-        warning = {"message": f"WARNING: connection refused ({gone})"}
-        assert (200, warning) == (status, said)
-        assert "failed" == found.audited()[-1]["outcome"]
-
-
-async def test_errors_of_lookup_and_node_are_joined(cluster: Cluster) -> None:
-    """The errors of a dead nsqlookupd and of a dead node are joined by a semicolon, as in NSQ."""
-    dead = free_address()
-    host, _, port = dead.partition(":")
-    cluster.fill("part")
-    both = listed((host, int(port)), *(("127.0.0.1", nsqd.http_port) for nsqd in cluster.nsqds))
-    async with peer({"/lookup": answer(both), "/nodes": answer(both)}) as lookupd:
-        gone = free_address()
-        async with admin(lookupd_http_addresses=(lookupd.address, gone)) as found:
-            for path in ("/api/topics/part", "/api/topics/part/c", "/api/counter"):
-                _, said = await found.ask("GET", path)
-                first, second = (f"connection refused ({address})" for address in (gone, dead))
-                assert f"WARNING: {first}; {second}" == said["message"], path
-            _, said = await found.ask("POST", "/api/topics/part", {"action": "pause"})
-            assert f"WARNING: {first}\n{second}" == said["message"]
-            _, said = await found.ask("GET", f"/api/nodes/{dead}")
-            assert {"message": f"UPSTREAM_ERROR: failed to query any nsqd: {second}"} == said
-
-
 async def test_a_dead_node_is_tombstoned(cluster: Cluster) -> None:
     """A dead node is tombstoned; a warning reports that its topic was not deleted (NSQ: 502)."""
     dead = free_address()
@@ -127,22 +96,6 @@ async def test_a_dead_node_is_tombstoned(cluster: Cluster) -> None:
         status, said = await found.ask("DELETE", f"/api/nodes/{dead}", {"topic": "t"})
     assert (200, f"WARNING: connection refused ({dead})") == (status, said["message"])
     assert f"POST /topic/tombstone?topic=t&node={dead}" in lookupd.asked
-
-
-async def test_every_live_node_gets_the_request(cluster: Cluster) -> None:
-    """Each live node gets the request, whichever others are dead, and each failure is reported."""
-    gone = [free_address() for _ in range(3)]
-    nodes = [("127.0.0.1", int(address.partition(":")[2])) for address in gone]
-    there = [("127.0.0.1", nsqd.http_port) for nsqd in cluster.nsqds]
-    cluster.fill("part")
-    async with (
-        peer({"/lookup": answer(listed(*nodes, *there))}) as lookupd,
-        admin(lookupd_http_addresses=(lookupd.address,)) as found,
-    ):
-        _, said = await found.ask("POST", "/api/topics/part/c", {"action": "empty"})
-    errors = "\n".join(f"connection refused ({address})" for address in gone)
-    assert f"WARNING: {errors}" == said["message"]
-    assert [0, 0] == [nsqd.channel("part", "c")["depth"] for nsqd in cluster.nsqds]
 
 
 async def test_a_forbidden_address_is_reported_and_not_requested(cluster: Cluster) -> None:
@@ -164,42 +117,3 @@ async def test_a_forbidden_address_is_reported_and_not_requested(cluster: Cluste
     assert "multicast or unspecified address (169.254.169.254:80)" in topic["message"]
     assert "not allowed (port 22) (127.0.0.1:22)" in topic["message"]
     assert (404, {"message": "NODE_NOT_FOUND"}) == (status, refused)
-
-
-async def test_allowed_nodes_limits_requests(cluster: Cluster) -> None:
-    """With `--allowed-nodes`, nsqadmin requests nothing from an address that is not in the list."""
-    async with admin(
-        **cluster.modes()["lookupd"], allowed_nodes=("10.0.0.0/8", "*.example")
-    ) as found:
-        _, said = await found.ask("GET", "/api/nodes")
-    assert said["nodes"] is None
-    assert "not called: not an allowed address" in said["message"]
-
-
-async def test_actions_are_sent_concurrently(cluster: Cluster) -> None:
-    """nsqadmin sends an action to all nodes concurrently, so silent nodes cost one timeout."""
-    cluster.fill("part")
-    release = asyncio.Event()
-    waiting = 0
-
-    async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal waiting
-        waiting += 1
-        if waiting == 3:
-            release.set()
-        await release.wait()
-        writer.close()
-
-    servers = [await asyncio.start_server(silent, "127.0.0.1", 0) for _ in range(3)]
-    ports = [server.sockets[0].getsockname()[1] for server in servers]
-    nodes = answer(listed(*(("127.0.0.1", port) for port in ports)))
-    async with (
-        peer({"/lookup": nodes}) as lookupd,
-        admin(lookupd_http_addresses=(lookupd.address,)) as found,
-    ):
-        _, said = await found.ask("POST", "/api/topics/part/c", {"action": "empty"})
-    for server in servers:
-        server.close()
-    lines = said["message"].removeprefix("WARNING: ").splitlines()
-    assert [f"(127.0.0.1:{port})" for port in ports] == [line.rpartition(" ")[2] for line in lines]
-    assert release.is_set()

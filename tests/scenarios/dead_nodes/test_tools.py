@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers import NsqdServer, free_port, spawn_nsqd
-from tests.support.waiting import wait_for
+from tests.support.servers import free_port, spawn_nsqd
 
 WORDS = {
     "nsq_tail": ("--topic=down",),
@@ -61,42 +60,6 @@ def test_a_tool_exits_if_nsqd_is_down(tool: str) -> None:
     ) == said
 
 
-def test_a_tool_exits_if_one_of_several_nsqds_is_down(nsqd: NsqdServer) -> None:
-    """One dead nsqd of several ends the tool: the messages of the others would look complete."""
-    address = f"127.0.0.1:{free_port()}"
-    words = (f"--nsqd-tcp-address={nsqd.tcp}", f"--nsqd-tcp-address={address}")
-
-    status, said = exit_of(started("nsq_tail", *words))
-
-    assert 1 == status
-    assert f"no connection to nsqd {address}: " in said
-
-
-def test_wait_for_nsqd_is_bounded() -> None:
-    """When the time of `--wait-for-nsqd` is over, the tool exits with the same message."""
-    address = f"127.0.0.1:{free_port()}"
-
-    status, said = exit_of(
-        started("nsq_tail", f"--nsqd-tcp-address={address}", "--wait-for-nsqd=300ms")
-    )
-
-    assert 1 == status
-    assert f"no connection to nsqd {address} within 0.3 s: connection refused" in said
-
-
-def test_a_tool_exits_if_the_port_is_http(nsqd: NsqdServer) -> None:
-    """With an HTTP port the tool exits without waiting; its message has the right port."""
-    words = (f"--nsqd-tcp-address={nsqd.http}", "--wait-for-nsqd=1m")
-
-    status, said = exit_of(started("nsq_tail", *words))
-
-    assert 1 == status
-    assert (
-        f"nsq_tail: no connection to nsqd {nsqd.http}: it speaks HTTP: use nsqd's TCP port"
-        " (4150 by default), or lookupd-http-address for an nsqlookupd"
-    ) == said
-
-
 def test_wait_for_nsqd_waits_for_a_later_start(tmp_path: Path) -> None:
     """With `--wait-for-nsqd`, a tool works with an nsqd that starts later."""
     server = spawn_nsqd(tmp_path)
@@ -118,19 +81,3 @@ def test_wait_for_nsqd_waits_for_a_later_start(tmp_path: Path) -> None:
                 publishing.kill()
                 printing.kill()
         assert 0 == printing.returncode
-
-
-def test_a_connection_lost_later_is_reconnected(tmp_path: Path) -> None:
-    """The flag applies to the start only: a connection lost later is always made again."""
-    with spawn_nsqd(tmp_path) as server:
-        printing = started("nsq_tail", f"--nsqd-tcp-address={server.tcp}", "--channel=kept")
-        with printing:
-            try:
-                wait_for(lambda: server.channel("down", "kept").get("clients"))
-                server.restart()
-                wait_for(lambda: server.channel("down", "kept").get("clients"))
-                server.post("/pub?topic=down", b"later")
-                assert printing.stdout is not None
-                assert b"later\n" == printing.stdout.readline()
-            finally:
-                printing.kill()

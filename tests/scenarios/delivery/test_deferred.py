@@ -11,7 +11,7 @@ from tests.support.servers import spawn_nsqd
 from tests.support.v2_client import OK, V2Client, fin_each
 
 DEFER_MS = 20
-ROUNDS = 40
+ROUNDS = 24
 LATE_MS_MAX = 20.0
 """The limit for the median, which was 40 ms with a tick every 100 ms, and is 2 ms now."""
 

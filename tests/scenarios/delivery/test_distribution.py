@@ -60,17 +60,6 @@ def test_consumers_below_rdy_get_equal_numbers(
     assert counts == [200, 200, 200]
 
 
-def test_the_rest_of_a_burst_goes_to_consumers_with_larger_rdy(
-    server: NsqdServer, consumers: tuple[V2Client, ...]
-) -> None:
-    """Each consumer gets at most its RDY; the rest of a burst goes to those with a larger RDY."""
-    publish(server, 600)
-
-    for line, count in zip(consumers, (10, 100, 490), strict=True):
-        assert len(line.messages(count)) == count
-    assert server.channel("t", "c")["in_flight_count"] == 600
-
-
 def test_a_backlog_is_shared_in_proportion_to_rdy(
     server: NsqdServer, consumers: tuple[V2Client, ...]
 ) -> None:
@@ -86,15 +75,3 @@ def test_a_backlog_is_shared_in_proportion_to_rdy(
             consumers[at].send(fin_each(messages))
 
     assert counts == [40, 400, 4_000]
-
-
-def test_rdy_1_is_not_starved(server: NsqdServer) -> None:
-    """Next to a consumer with RDY 2,500, one with RDY 1 gets every second message."""
-    with V2Client(server) as one, V2Client(server) as many:
-        for line, window in ((one, 1), (many, 2_500)):
-            assert line.ask(sub("t", "c")) == OK
-            line.send(rdy(window))
-        for _ in range(20):
-            publish(server, 2)
-            for line in (one, many):
-                line.send(fin_each(line.messages(1)))

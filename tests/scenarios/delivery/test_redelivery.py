@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from sparq.broker.session import V2Session
 from sparq.log.log import Log
 from sparq.log.task import TaskKind
 from sparq.protocol import commands
@@ -81,33 +80,3 @@ def test_a_turn_looks_up_at_most_128_waiting_messages(
         assert TaskKind.READ not in [topic_task.task.kind for topic_task in broker.end_turn(now)]
 
     assert 0 < counts.lookups <= 10 * 2 * 64
-
-
-def test_messages_of_several_blocks_are_one_output(
-    broker_with_scattered_messages: BrokerHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Messages that a turn redelivers to a consumer are one output and one ledger record."""
-    consumer = broker_with_scattered_messages.consumer("t", "c", rdy=3)
-    consumer.messages()
-    sent: list[int] = []
-    send = V2Session.send
-
-    def noted(session: V2Session, run: Any, size_bytes: int, count: int) -> None:
-        sent.append(count)
-        send(session, run, size_bytes, count)
-
-    recorded: list[tuple[int, set[int]]] = []
-    ledger = type(broker_with_scattered_messages.broker.topics["t"].channels["c"].ledger)
-    requeued = ledger.requeued
-
-    def record(self: Any, channel: str, indexes: Any, dues: Any, attempts: Any) -> None:
-        recorded.append((len(indexes), set(attempts.tolist())))
-        requeued(self, channel, indexes, dues, attempts)
-
-    monkeypatch.setattr(V2Session, "send", noted)
-    monkeypatch.setattr(ledger, "requeued", record)
-    consumer.say(commands.rdy(10))
-
-    assert sent == [7]
-    assert recorded == [(7, {2})]
-    assert [message.attempts for message in consumer.messages()] == [2] * 7

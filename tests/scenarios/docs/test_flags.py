@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqlookupd.options import NsqlookupdOptions
@@ -25,10 +22,6 @@ PROGRAMS = {
 }
 """Programs whose help names their flags; docs/tools.md, which is generated, has the others."""
 COMMAND = re.compile(r"^(?:    |(?:   )?\$ )((?:nsq|to_nsq|sparq ).*)$", re.M)
-FOR_DEVELOPERS = {f"{name}.md" for name in ("CONTRIBUTING", "CHANGELOG", "coverage", "performance")}
-READ_BY_USERS = [page for page in pages.PAGES if page.name not in FOR_DEVELOPERS]
-OTHERS = {"all", "no-healthcheck", "force"}
-"""Flags of docker, of kubectl and of a `make` target."""
 
 
 @cache
@@ -37,21 +30,6 @@ def flags(program: str) -> frozenset[str]:
     command = [sys.executable, "-m", PROGRAMS[program], *program.split()[1:], "--help"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     return frozenset(FLAG.findall(ran.stdout))
-
-
-def test_every_flag_in_code_quotes_exists() -> None:
-    """Each `--flag` of a page is a flag of one of sparq's programs, or of a known other one."""
-    tools = set(FLAG.findall(pages.text_of("docs/tools.md")))
-    known = tools.union(OTHERS, *map(flags, PROGRAMS))
-    lost = {
-        f"{page.name}: --{flag}"
-        for page in READ_BY_USERS
-        for quoted in re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8"))
-        for flag in FLAG.findall(quoted)
-        if flag not in known
-    }
-
-    assert [] == sorted(lost)
 
 
 def test_a_command_line_has_only_flags_of_its_program() -> None:
@@ -85,16 +63,3 @@ def test_daemons_keys_exist_and_the_example_file_is_accepted(tmp_path: Path) -> 
     assert set() == named - keys
     taken = parse(NsqdOptions, "nsqd", [f"--config={tmp_path}/nsqd.toml"])
     assert isinstance(taken, NsqdOptions)
-
-
-DAEMON_LINES = [line for line, _ in pages.commands(pages.text_of("docs/daemons.md"))]
-
-
-@pytest.mark.parametrize("line", [line for line in DAEMON_LINES if line.startswith("nsqd ")])
-def test_nsqd_accepts_the_values_of_its_command_lines(line: str, tmp_path: Path) -> None:
-    """nsqd accepts the values of each of its command lines in docs/daemons.md."""
-    (tmp_path / "file.toml").write_text("")
-    words = shlex.split(line)[1:]
-    words = [re.sub(r"^-config=.*", f"-config={tmp_path}/file.toml", word) for word in words]
-
-    assert isinstance(parse(NsqdOptions, "nsqd", words), NsqdOptions)

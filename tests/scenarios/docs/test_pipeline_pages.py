@@ -16,38 +16,30 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import polars as pl
 import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from sparq.pipeline import archive, metrics, own_metrics, settings
+from sparq.pipeline import archive, metrics, own_metrics
 from sparq.pipeline.command import parse as parse_pipeline
 from sparq.pipeline.reading.schema import CLICK_SCHEMA
 from sparq.pipeline.sessions.judge import FINDINGS, SESSIONS
 from sparq.pipeline.sessions.rules import RulesError, read_rules
 from sparq.pipeline.sink import Sink
-from sparq.program.supervised import SupervisedProcess
 from tests.pipeline.query_input import message_table
 from tests.pipeline.sessions.visitors import Bucket, Click
-from tests.pipeline.stored import process, stored
+from tests.pipeline.stored import process
 from tests.scenarios.docs import pages
 from tests.support.published import numbered, publish_batches
-from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
-from tests.support.waiting import wait_for
+from tests.support.servers import spawn_nsqd
 
 PIPELINE, TABLES, SESSIONS_PAGE = (f"docs/{name}.md" for name in ("pipeline", "tables", "sessions"))
 START = pages.section(PIPELINE, "Start")
 OWN, UPGRADE = "A query of your own", "Upgrade a running query"
 LOG = "".join(pages.blocks(START, ""))
 """The lines of `access.log` that the examples read."""
-MORE = (
-    b'203.0.113.9 - - [02/Mar/2026:10:59:00 +0000] "GET /old HTTP/1.1" 404 153 "-" "curl/8.5"\n'
-    b'203.0.113.9 - - [02/Mar/2026:11:30:00 +0000] "GET /new HTTP/1.1" 404 153 "-" "curl/8.5"\n'
-)
-"""Published after the first stop."""
 ENGINES = re.compile(
     r"^### (.*?)\n.*?^```python\n(.*?)^```\n\n```\n(.*?)^```$", re.M | re.S
 ).findall(pages.text_of(TABLES))
@@ -72,77 +64,6 @@ def test_the_pipeline_accepts_its_command_lines(
     offset = json.dumps({"127.0.0.1:4150/ab": {"index": 1, "ordinal": 1}})
 
     assert parse_pipeline([word.replace("$(cat place.json)", offset) for word in words]).data
-
-
-class Reader:
-    """Follows docs/pipeline.md with the daemons of a test, in a folder."""
-
-    def __init__(self, folder: Path, lookupd: Server, nsqd: NsqdServer) -> None:
-        self.folder, self.lookupd, self.nsqd = folder, lookupd, nsqd
-
-    def publish(self, lines: bytes) -> None:
-        """Publish lines with the page's command."""
-        (line,) = pages.lines_of(PIPELINE, "to_nsq")
-        line = pages.with_addresses(line.partition(" <")[0], {"127.0.0.1:4150": self.nsqd.tcp})
-        command = [sys.executable, "-m", "sparq.tools", "to_nsq", *shlex.split(line)[1:]]
-        subprocess.run(command, input=lines, check=True, cwd=self.folder, timeout=60)
-
-    def pipeline(self, words: list[str], *done: str) -> int | None:
-        """Run the pipeline until files match all patterns, and stop it; returns its exit status."""
-        words = [word.replace("127.0.0.1:4161", self.lookupd.http) for word in words]
-        process = SupervisedProcess(
-            "pipeline",
-            [sys.executable, "-m", "sparq.cli", "pipeline", *words, "--metrics-address="],
-            self.folder / "pipeline.log",
-            environment=pages.spark_environment(),
-            folder=self.folder,
-        )
-        process.start()
-
-        def is_done() -> bool:
-            assert not process.has_ended(), process.log.read_text(errors="replace")[-4000:]
-            return all(any(self.folder.glob(pattern)) for pattern in done)
-
-        try:
-            wait_for(is_done, pages.SPARK_SECONDS, every=0.1)
-            return process.stop(pages.SPARK_SECONDS)
-        finally:
-            process.kill()
-
-    def run(self, title: str) -> str:
-        """Run the program under a heading; returns its output."""
-        (text,) = pages.blocks(pages.section(PIPELINE, title), "python")
-        return pages.run_spark(text.replace("127.0.0.1:4161", self.lookupd.http), self.folder)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_the_pages_pipeline_from_its_start_to_a_new_checkpoint(tmp_path: Path) -> None:
-    """The reader's own query prints the page's output, and continues where it ended.
-
-    SIGTERM ends the pipeline with status 0, and a new checkpoint continues where the old one ended:
-    each click is in one of the two folders.
-    """
-    first, *_, last = pipeline_commands()
-    (expected,) = pages.blocks(pages.section(PIPELINE, OWN), "")
-    with (
-        spawn_nsqlookupd(tmp_path) as lookupd,
-        spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd,
-    ):
-        reader = Reader(tmp_path, lookupd, nsqd)
-        reader.publish(LOG.encode())
-        commits = [f"data/checkpoint/{query}/commits/0" for query in settings.QUERIES]
-        assert 0 == reader.pipeline(first, *commits)
-        assert expected == reader.run(OWN)
-        place = reader.run(UPGRADE).strip()
-        reader.publish(MORE)
-        again = "2026-03-02 10:00 /old 4\n2026-03-02 11:00 /gone 1\n2026-03-02 11:00 /new 1\n"
-        assert again == reader.run(OWN)
-        from_there = [word.replace("$(cat place.json)", place) for word in last]
-        assert 0 == reader.pipeline(from_there, "data-2/checkpoint/metrics/commits/0")
-
-    both = [stored(tmp_path / name, "minutes") for name in ("data", "data-2")]
-    assert [6, 2] == [sum(one["clicks"].to_pylist()) for one in both]
 
 
 @pytest.fixture(scope="module")
@@ -223,16 +144,6 @@ def test_the_programs_of_sessions_print_the_pages_outputs(sessions: Path, number
     )
 
     assert shown == done.stdout, done.stderr
-
-
-def test_the_sql_of_sessions_gives_the_newest_findings_that_hold(sessions: Path) -> None:
-    """The query in plain SQL has the findings of the program below it."""
-    (query,) = pages.blocks(pages.text_of(SESSIONS_PAGE), "sql")
-    connection = duckdb.connect()
-    connection.register("findings", pl.read_delta(str(sessions / "data" / "findings")).to_arrow())
-
-    rows = connection.sql(query).fetchall()
-    assert [str(row[0]) for row in rows] == ["declared_robot", "undeclared_robot", "burst"]
 
 
 def test_the_function_of_the_spark_page_counts_all_messages(

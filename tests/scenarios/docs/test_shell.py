@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import shlex
 import shutil
 import signal
 import socket
@@ -19,12 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from sparq.protocol.commands import mpub
 from tests.scenarios.docs import pages
 from tests.support.servers import NsqdServer, free_port, spawn_nsqd
-from tests.support.small_disk import SmallDisk
-from tests.support.v2_client import OK, V2Client
-from tests.support.waiting import wait_for
 
 WAIT_SECONDS = 60
 STRICT = 'curl() { command curl -sS --fail-with-body "$@"; }\n'
@@ -133,59 +128,3 @@ def test_each_request_does_what_the_page_shows(tmp_path: Path, page: str, least:
             assert not output or pages.with_zeros(printed) == pages.with_zeros(output), command
 
     assert len(found) >= least
-
-
-def names_of(nsqd: NsqdServer) -> dict[str, list[str]]:
-    """Each topic with its channels."""
-    topics = nsqd.get_json("/stats?format=json")["topics"]
-    return {
-        topic["topic_name"]: [channel["channel_name"] for channel in topic["channels"]]
-        for topic in topics
-    }
-
-
-def test_topics_and_channels_are_recreated_on_another_nsqd(tmp_path: Path) -> None:
-    """The script of the way back creates all topics and channels, except ephemeral ones."""
-    page = pages.text_of("docs/operating.md")
-    (script,) = [block for block in pages.blocks(page, "") if "/topic/create?topic=" in block]
-    with spawn_nsqd(tmp_path, name="old") as old, spawn_nsqd(tmp_path, name="new") as new:
-        for topic in ("clicks", "empty", "gone%23ephemeral"):
-            old.post(f"/topic/create?topic={topic}")
-        for channel in ("archive", "metrics", "tail%23ephemeral"):
-            old.post(f"/channel/create?topic=clicks&channel={channel}")
-
-        run(old, script.replace("127.0.0.1:5151", new.http), tmp_path)
-
-        assert {"clicks": ["archive", "metrics"], "empty": []} == names_of(new)
-
-
-def ask(nsqd: NsqdServer, command: str) -> str:
-    """Run a command of curl, which may be refused; returns its output."""
-    words = shlex.split(command.replace("127.0.0.1:4151", nsqd.http))
-    return subprocess.run(
-        words, capture_output=True, text=True, timeout=WAIT_SECONDS, check=True
-    ).stdout
-
-
-def test_remedies_for_a_full_disk(tmp_path: Path) -> None:
-    """`/ping` reports the full disk; each remedy works, and publishing succeeds again."""
-    page = pages.text_of("docs/operating.md")
-    part = page[page.index("### A full disk") : page.index("## The way back")]
-    ping, *remedies = [line for line, _ in pages.commands(part) if line.startswith("curl ")]
-    with (
-        SmallDisk(tmp_path / "nsqd", "8m") as disk,
-        spawn_nsqd(tmp_path, prefix=disk.prefix) as nsqd,
-        V2Client(nsqd) as line,
-    ):
-        assert len(remedies) == 4
-        for remedy in remedies:
-            nsqd.post("/topic/create?topic=clicks")
-            if "channel" in remedy:
-                nsqd.post("/channel/create?topic=clicks&channel=stopped")
-            while line.ask(mpub("clicks", [b"x" * 1000] * 50)) == OK:
-                pass
-            assert ask(nsqd, ping).startswith("NOK - no space left on device; ")
-
-            assert ask(nsqd, remedy) == ""
-            wait_for(lambda: line.ask(mpub("clicks", [b"y"])) == OK, seconds=1.0)
-            nsqd.post("/topic/delete?topic=clicks")

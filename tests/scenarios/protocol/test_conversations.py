@@ -126,12 +126,10 @@ async def test_a_publish_can_be_deferred(nsqd: Daemon) -> None:
 
 
 @over_tcp_and_unix("Touch")
-@pytest.mark.parametrize("timeout_ms", [1_500, 3_000])
 @pytest.mark.parametrize("setting", ["option", "IDENTIFY"])
-async def test_a_touched_message_does_not_time_out(
-    start_nsqd: StartNsqd, setting: str, timeout_ms: int
-) -> None:
+async def test_a_touched_message_does_not_time_out(start_nsqd: StartNsqd, setting: str) -> None:
     """TOUCH restarts a message's timeout, nsqd's or the client's own: a later FIN succeeds."""
+    timeout_ms = 1_500
     option, asked = {"msg_timeout": timeout_ms * 10**6}, {"msg_timeout": timeout_ms}
     daemon = await start_nsqd(**option if setting == "option" else {})
     async with consuming(daemon, **asked if setting == "IDENTIFY" else {}) as client:
@@ -173,12 +171,10 @@ async def test_a_client_that_is_gone_before_its_error_is_removed(
 
 
 @over_tcp_and_unix("BadFin")
-@pytest.mark.parametrize("message_id", [b"", b"abc"])
-@pytest.mark.parametrize("ready", [0, 1])
-async def test_a_message_id_has_16_bytes(nsqd: Daemon, message_id: bytes, ready: int) -> None:
+async def test_a_message_id_has_16_bytes(nsqd: Daemon) -> None:
     """A message id of another length than 16 bytes is a fatal error."""
-    async with consuming(nsqd, ready=ready) as client:
-        client.send(b"FIN %b\n" % message_id)
+    async with consuming(nsqd) as client:
+        client.send(b"FIN abc\n")
         assert b"E_INVALID invalid message ID" == await client.error()
 
 
@@ -204,32 +200,6 @@ async def test_a_requeue_delay_is_limited(start_nsqd: StartNsqd, maximum_s: int)
         client.send(c.req(second.id, -5))
         assert text.encode() == await client.error()
     await assert_refused(nsqd, text, c.req(first.id, -5), subscribed=True)
-
-
-@pytest.mark.behaviour("TestChannelTopicNames")
-async def test_invalid_names_are_refused(nsqd: Daemon) -> None:
-    """Names have up to 64 characters, including `#ephemeral`; any other suffix is invalid."""
-    for name in ["a", "a" * 64, "a" * 54 + "#ephemeral", "._-09AZ", "t#ephemeral"]:
-        async with connected(nsqd) as client:
-            await send_ok(client, c.sub(name, name))
-    for name in ["a" * 65, "a" * 55 + "#ephemeral", "a#x", "#ephemeral", "a:b", "ä"]:
-        word, tail = name.encode(), f'name "{name}" is not valid'
-        await assert_refused(nsqd, f"E_BAD_TOPIC SUB topic {tail}", b"SUB %b c\n" % word)
-        await assert_refused(nsqd, f"E_BAD_CHANNEL SUB channel {tail}", b"SUB t %b\n" % word)
-
-
-@pytest.mark.behaviour("TestMaxChannelConsumers")
-async def test_consumers_of_a_channel_are_limited(start_nsqd: StartNsqd) -> None:
-    """With max_channel_consumers 1, a second consumer is refused until the first has left."""
-    text = "E_SUB_FAILED SUB failed consumers for t:ch exceeds limit of 1"
-    daemon = await start_nsqd(max_channel_consumers=1)
-    async with consuming(daemon):
-        await assert_refused(daemon, text, c.sub("t", "ch"))
-        async with connected(daemon) as other:
-            await send_ok(other, c.sub("t2", "ch"))
-    await wait_for_channel(daemon, client_count=0)
-    async with consuming(daemon):
-        assert 1 == (await daemon.channel("t", "ch"))["client_count"]
 
 
 @pytest.mark.behaviour("TestStatsChannelLocking")

@@ -7,39 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sparq.protocol.commands import fin, mpub, pub
-from tests.nsqd.daemon import connected, start, stop
-from tests.scenarios.protocol.client_steps import message, send_ok, subscribe
+from sparq.protocol.commands import pub
+from tests.nsqd.daemon import start, stop
 from tests.support.v2_client import ASYNC_SECONDS, AsyncV2Client
-
-
-@pytest.mark.behaviour("TestUnixSocketStartup")
-async def test_a_restart_on_a_unix_socket_keeps_messages(tmp_path: Path) -> None:
-    """Unfinished messages are delivered after a restart; the socket file is deleted on exit."""
-    place = tmp_path / "s"
-    daemon = await start(tmp_path, tcp_address=str(place))
-    async with connected(daemon) as client:
-        await send_ok(client, mpub("t", [b"%d" % n for n in range(300)]))
-        await subscribe(client, 150)
-        for _ in range(150):
-            client.send(fin((await message(client)).id))
-        client.send(b"CLS\n")
-        while (await client.frame())[1] != b"CLOSE_WAIT":
-            pass
-    await stop(daemon)
-    assert not place.exists()
-
-    daemon = await start(tmp_path, tcp_address=str(place))
-    found = set[int]()
-    async with connected(daemon) as client:
-        await subscribe(client, 300)
-        async with asyncio.timeout(ASYNC_SECONDS):
-            while len(found) < 150:
-                one = await message(client)
-                found.add(int(one.body))
-                client.send(fin(one.id))
-    await stop(daemon)
-    assert set(range(150, 300)) == found
 
 
 async def test_http_works_on_a_unix_socket(tmp_path: Path) -> None:

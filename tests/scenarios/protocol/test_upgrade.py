@@ -15,7 +15,6 @@ from tests.nsqd.daemon import Daemon, connected, start, stop
 from tests.support.certificates import Certificates
 from tests.support.v2_client import AsyncV2Client, Closed
 from tests.support.v2_stream import V2Stream
-from tests.support.waiting import until
 
 LAYERS = [(tls, kind) for tls in (False, True) for kind in ("", "deflate", "snappy")]
 UPGRADES = [layers for layers in LAYERS if layers != (False, "")]
@@ -77,15 +76,6 @@ async def test_commands_and_messages_pass_through_layers(
     assert layers[0] is stats["tls"]
 
 
-async def test_layers_are_added_in_two_steps(daemon: Daemon, certificates: Certificates) -> None:
-    """A client can upgrade to TLS with one IDENTIFY, and to compression with a second inside it."""
-    async with connected(daemon) as client:
-        await client.upgrade(certificates.client())
-        await client.upgrade(compression="snappy")
-        client.send(pub("t", b"body"))
-        assert b"OK" == await client.response()
-
-
 @pytest.mark.parametrize("layers", UPGRADES)
 async def test_a_layer_is_not_added_twice(
     daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
@@ -98,18 +88,6 @@ async def test_a_layer_is_not_added_twice(
         client.send(identify(body))
 
         assert b"E_IDENTIFY_FAILED IDENTIFY failed already upgraded" == await client.error()
-
-
-@pytest.mark.parametrize("layers", UPGRADES)
-async def test_nothing_is_upgraded_without_negotiation(
-    daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
-) -> None:
-    """Without feature_negotiation, IDENTIFY gets OK, and the connection is not upgraded."""
-    asked = {"tls_v1": layers[0], **({layers[1]: True} if layers[1] else {})}
-    async with connected(daemon) as client:
-        client.send(identify(json.dumps(asked).encode()) + pub("t", b"plain"))
-
-        assert [b"OK", b"OK"] == [await client.response(), await client.response()]
 
 
 def pipelined(**asked: Any) -> bytes:
@@ -163,22 +141,6 @@ async def test_a_client_hello_may_follow_identify_at_once(
         assert [b"OK", b"OK"] == [await client.response(), await client.response()]
 
 
-@pytest.mark.parametrize("kind", ["deflate", "snappy"])
-async def test_early_compressed_commands_are_executed_once(daemon: Daemon, kind: str) -> None:
-    """Commands compressed before the reply arrives are executed once."""
-    async with connected(daemon) as client:
-        compressed = V2Stream()
-        compressed.begin_compression(kind)
-        commands = [compressed.seal(pub("t", body)) for body in (b"early", b"late")]
-        client.writer.write(pipelined(**{kind: True}) + b"".join(commands))
-        assert json.loads(await client.response())[kind]
-        compressed.feed(bytes(client.stream.plain))
-        client.stream = compressed
-
-        assert [b"OK"] * 3 == [await client.response() for _ in range(3)]
-    assert 2 == (await daemon.topic("t"))["message_count"]
-
-
 async def test_earlier_answers_come_before_the_upgrade(daemon: Daemon) -> None:
     """A publish before the IDENTIFY is answered uncompressed, before the IDENTIFY's reply."""
     async with connected(daemon) as client:
@@ -203,43 +165,6 @@ async def test_a_fatal_error_is_read_through_the_layers(
         assert b"E_INVALID invalid command HUBBA" == await client.error()
         assert layers[0] is client.stream.was_told_goodbye
     assert 1 == (await daemon.topic("t"))["message_count"]
-
-
-@pytest.mark.parametrize("layers", UPGRADES)
-async def test_a_half_closed_client_gets_its_answers(
-    daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
-) -> None:
-    """A client that ends its sending side, by close_notify or shutdown, still gets its answers."""
-    async with connected(daemon) as client:
-        await upgraded(client, certificates, layers)
-        client.send(pub("t", b"x") * 3)
-        if client.stream.tls is not None:
-            with pytest.raises(Exception, match="did not complete"):
-                client.stream.tls.unwrap()
-            client.writer.write(client.stream.tls_output())
-        else:
-            client.writer.write_eof()
-
-        assert [b"OK"] * 3 == [await client.response() for _ in range(3)]
-        await client.end()
-        assert layers[0] is client.stream.was_told_goodbye
-
-
-@pytest.mark.parametrize("layers", UPGRADES)
-async def test_a_client_that_disconnects_is_removed(
-    daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
-) -> None:
-    """A client that disconnects during or after an upgrade is removed."""
-    async with connected(daemon) as client:
-        await upgraded(client, certificates, layers)
-    async with connected(daemon) as client:
-        client.send(pipelined(tls_v1=layers[0], **({layers[1]: True} if layers[1] else {})))
-        await client.response()
-
-    async def all_gone() -> bool:
-        return not daemon.nsqd.clients.connections
-
-    await until(all_gone)
 
 
 @pytest.mark.parametrize("layers", UPGRADES)

@@ -38,21 +38,6 @@ def test_commands_may_arrive_byte_by_byte(nsqd: Server) -> None:
         assert wire.receive(18) == response(b"CLOSE_WAIT")
 
 
-def test_requeue_counts_attempts(nsqd: Server) -> None:
-    """REQ 0 redelivers a message immediately, with the same id and timestamp, and attempts 2."""
-    with V2Client(nsqd, b"") as wire:
-        wire.send(MAGIC + b"PUB again\n" + i32(1) + b"x" + b"SUB again ch\nRDY 1\n")
-        assert wire.receive(20) == OK + OK
-        first = wire.receive(35)
-        wire.send(b"REQ " + first[18:34] + b" 0\n")
-        second = wire.receive(35)
-
-        assert second[:16] == first[:16]
-        assert second[16:18] == b"\x00\x02"
-        assert second[18:] == first[18:]
-        wire.send(b"FIN " + second[18:34] + b"\n")
-
-
 def test_identify_answers_with_the_settings(nsqd: Server) -> None:
     """With feature_negotiation, IDENTIFY's answer is JSON: NSQ's keys first, then sparq's."""
     body = b'{"feature_negotiation":true,"client_id":"a"}'

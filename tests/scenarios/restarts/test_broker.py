@@ -39,17 +39,6 @@ def test_in_flight_messages_return_with_one_more_attempt() -> None:
     assert set(found) == {b"a", b"c", b"d", b"e"}
 
 
-def test_attempts_are_counted_across_crashes() -> None:
-    """P4: attempts count every delivery, including those before a crash."""
-    harness = BrokerHarness()
-    harness.consumer("t", "c", rdy=1)
-    harness.publish("t", b"x")
-    for attempts in range(2, 7):
-        harness.crash()
-        consumer = harness.consumer("t", "c", rdy=1)
-        assert [m.attempts for m in consumer.messages()] == [attempts]
-
-
 def test_a_finish_before_an_answer_is_kept() -> None:
     """P3: a FIN that was followed by an answered command survives a crash."""
     harness = BrokerHarness()
@@ -125,25 +114,6 @@ def test_a_deferred_publish_that_was_finished_stays_finished() -> None:
     assert consumer.messages() == []
 
 
-def test_pauses_survive() -> None:
-    """Topic and channel stay paused after a crash, with the same messages waiting."""
-    harness = BrokerHarness()
-    harness.consumer("t", "c")
-    harness.broker.pause_channel("t", "c", True, harness.clock.now())
-    harness.publish("t", b"before")
-    harness.broker.pause_topic("t", True, harness.clock.now())
-    harness.publish("t", b"after")
-    harness.crash()
-    assert (harness.topic("t").paused, harness.topic("t").depth) == (True, 1)
-    assert (harness.channel("t", "c").paused, harness.channel("t", "c").depth) == (True, 1)
-
-    harness.broker.pause_topic("t", False, harness.clock.now())
-    harness.broker.pause_channel("t", "c", False, harness.clock.now())
-    consumer = harness.consumer("t", "c", rdy=10)
-
-    assert consumer.bodies() == [b"before", b"after"]
-
-
 @pytest.mark.behaviour("more.backlog-to-first-channel")
 def test_a_backlog_without_a_channel_survives() -> None:
     """Messages of a topic without channels go to its first channel, also after a restart."""
@@ -171,20 +141,6 @@ def test_messages_after_the_last_channel_was_deleted_are_kept() -> None:
 
     assert harness.topic("t").depth == 1
     assert harness.consumer("t", "d", rdy=10).bodies() == [b"gathered"]
-
-
-def test_a_deleted_channel_stays_deleted() -> None:
-    """A deleted channel stays deleted after a crash; a new one of its name starts empty."""
-    harness = BrokerHarness()
-    harness.consumer("t", "c")
-    harness.consumer("t", "other")
-    harness.publish("t", b"x")
-    harness.broker.delete_channel("t", "c", harness.clock.now())
-    harness.turn()
-    harness.crash()
-    assert list(harness.broker.topics["t"].channels) == ["other"]
-
-    assert harness.consumer("t", "c", rdy=1).bodies() == []
 
 
 def test_an_emptied_topic_stays_empty() -> None:
@@ -253,23 +209,6 @@ def test_power_cuts_lose_nothing_acknowledged(seed: int, count: int, finished: i
     doubtful = {message.body for message in messages[finished : finished + 2]}
     assert len(found) == len(set(found))
     assert expected - doubtful <= set(found) <= expected
-
-
-def test_a_clean_stop_and_a_crash_recover_the_same_state() -> None:
-    """A broker recovers the same state after a clean stop as after a crash."""
-    states = []
-    for clean in (True, False):
-        harness = BrokerHarness()
-        consumer = harness.consumer("t", "c", rdy=5)
-        harness.publish("t", *[b"%d" % n for n in range(9)])
-        messages = consumer.messages()
-        consumer.finish(messages[::2])
-        consumer.say(commands.req(messages[1].id, 5000))
-        harness.restart() if clean else harness.crash()
-        channel = harness.channel("t", "c")
-        states.append((channel.depth, channel.deferred_count, channel.cursor))
-
-    assert states[0] == states[1]
 
 
 def test_a_clean_stop_writes_fins_whose_write_failed() -> None:

@@ -7,7 +7,7 @@ from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.v2_client import OK, V2Client, drain
 
 TOPICS = [f"topic-{number}" for number in range(30)]
-ROUNDS = 12
+ROUNDS = 4
 
 
 def publish_everywhere(server: NsqdServer, rounds: range) -> None:

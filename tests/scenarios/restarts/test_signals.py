@@ -15,7 +15,7 @@ from tests.support.servers import Server, spawn_nsqd, spawn_nsqlookupd
 from tests.support.v2_client import MAGIC, V2Client
 from tests.support.waiting import wait_for
 
-TOPICS = 300
+TOPICS = 100
 LARGE_BYTES = 16 << 20
 """More than the kernel buffers for a client that does not read."""
 END_SECONDS_MAX = 0.5
@@ -48,8 +48,9 @@ def ends(server: Server, number: signal.Signals, gap_seconds: float) -> tuple[in
     return process.returncode, gone - said
 
 
-@pytest.mark.parametrize("gap_seconds", [0.002, 0.02, 0.05, 0.1, 5.0])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "gap_seconds"), [(signal.SIGTERM, 0.002), (signal.SIGINT, 0.02)]
+)
 def test_repeated_signals_end_nsqd_with_status_0(
     tmp_path: Path, number: signal.Signals, gap_seconds: float
 ) -> None:
@@ -64,8 +65,9 @@ def test_repeated_signals_end_nsqd_with_status_0(
         assert len(nsqd.get_json("/stats?format=json")["topics"]) == TOPICS
 
 
-@pytest.mark.parametrize("gap_seconds", [0.002, 0.02, 5.0])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "gap_seconds"), [(signal.SIGTERM, 0.002), (signal.SIGINT, 0.02)]
+)
 def test_repeated_signals_end_nsqlookupd_with_status_0(
     tmp_path: Path, number: signal.Signals, gap_seconds: float
 ) -> None:

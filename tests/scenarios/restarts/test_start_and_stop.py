@@ -71,26 +71,6 @@ async def test_a_restart_delivers_the_unfinished_messages(tmp_path: Path, where:
     await stop(second)
 
 
-@pytest.mark.behaviour("TestEphemeralTopicsAndChannels")
-async def test_an_ephemeral_topic_is_deleted_with_its_last_consumer(tmp_path: Path) -> None:
-    """An ephemeral topic and channel are not on disk, and are deleted with the last consumer."""
-    nsqd = await start(tmp_path)
-    consumer = await Consumer.identified(nsqd, sub("t#ephemeral", "c#ephemeral"))
-    other = await Consumer.identified(nsqd, pub("t#ephemeral", b"x"))
-    assert await consumer.messages(1) == [b"x"]
-    assert (await nsqd.topic("t%23ephemeral"))["channels"][0]["client_count"] == 1
-    assert list((tmp_path / "topics").iterdir()) == []
-
-    await consumer.close()
-
-    async def all_gone() -> bool:
-        return bool((await nsqd.stats())["topics"] == [])
-
-    await until(all_gone)
-    await other.close()
-    await stop(nsqd)
-
-
 @pytest.mark.behaviour("TestCluster")
 async def test_nsqlookupd_lists_topics_and_channels(tmp_path: Path) -> None:
     """nsqlookupd lists this nsqd for a topic and channel until the topic is deleted."""

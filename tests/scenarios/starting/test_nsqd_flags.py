@@ -63,7 +63,7 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlagDaemons]:
         yield running
 
 
-@pytest.mark.behaviour("nsqd.TestConfigFlagParsing")
+@pytest.mark.behaviour("nsqd.TestConfigFlagParsing", "TestMaxChannelConsumers")
 @each_row(GROUPS)
 def test_a_flag_has_its_effect(daemons: FlagDaemons, group: str, row: Row) -> None:
     """A flag has its effect in a running daemon."""
