@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import select
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from sparq.tools import commands, nsq_to_file
+from sparq.tools import nsq_to_file
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import until
 from tests.tools.killing import exit_status_of, start
@@ -23,7 +21,6 @@ from tests.tools.recording import (
     SLOW,
     files,
     flags,
-    is_gzip,
     lines,
     publish,
     recording,
@@ -66,44 +63,6 @@ async def test_each_topic_has_its_file(nsqd: NsqdServer, tmp_path: Path) -> None
         assert {f"third/{hour[:4]}/%/{os.getpid()}.txt": b"d\n"} == files(tmp_path / "y")
 
 
-async def test_host_identifier_sets_the_host_part(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """`--host-identifier` sets the host part of the name and may contain <SHORT_HOST>."""
-    publish(nsqd, "hosted", [b"a"])
-    told = ["--host-identifier=rack1-<SHORT_HOST>", "--filename-format=<HOST>"]
-    async with recording(*flags(nsqd, "hosted", tmp_path), *told):
-        await until_finished(nsqd, "hosted", 1)
-
-    assert {f"rack1-{HOST}": b"a\n"} == files(tmp_path)
-
-
-@pytest.mark.parametrize(("level", "mark"), [(1, 4), (9, 2)])
-async def test_output_can_be_gzip(nsqd: NsqdServer, tmp_path: Path, level: int, mark: int) -> None:
-    """The output is gzip, and its header records the compression level."""
-    topic = f"packed{level}"
-    publish(nsqd, topic, [b"%d" % n for n in range(300)])
-    told = ["--gzip", f"--gzip-level={level}", "--filename-format=<REV>", "--sync-interval=50ms"]
-    async with recording(*flags(nsqd, topic, tmp_path), *told):
-        await until_finished(nsqd, topic, 300)
-
-    [path] = [tmp_path / name for name in os.listdir(tmp_path)]
-    assert "-000000.gz" == path.name
-    assert mark == path.read_bytes()[8]
-    assert is_gzip(path)
-    assert [b"%d" % n for n in range(300)] == sorted(lines(tmp_path), key=int)
-
-
-async def test_files_are_rotated_by_size(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """A file is closed after the message with which it reaches `--rotate-size`."""
-    publish(nsqd, "sized", [b"x" * 9] * 6)
-    async with recording(
-        *flags(nsqd, "sized", tmp_path), "--rotate-size=15", "--filename-format=f<REV>"
-    ):
-        await until_finished(nsqd, "sized", 6)
-
-    two = (b"x" * 9 + b"\n") * 2
-    assert {f"f-00000{n}": two for n in range(3)} == files(tmp_path)
-
-
 async def test_files_are_rotated_by_age(nsqd: NsqdServer, tmp_path: Path) -> None:
     """`--rotate-interval` also opens files without messages, unless `--skip-empty-files` is set."""
     told = ["--rotate-interval=20ms", "--sync-interval=20ms", "--filename-format=f<REV>"]
@@ -122,17 +81,6 @@ async def test_files_are_rotated_by_age(nsqd: NsqdServer, tmp_path: Path) -> Non
 
     assert [b"1\n", b"2\n"] == list(files(skipped).values())
     assert b"1\n2\n" == b"".join(files(empty).values())
-
-
-async def test_a_file_is_rotated_in_time_whatever_the_sync_interval(
-    nsqd: NsqdServer, tmp_path: Path
-) -> None:
-    """`--rotate-interval` acts at its time, also if the next sync is an hour away."""
-    told = [SLOW, "--rotate-interval=300ms", "--filename-format=f<REV>", "--skip-empty-files"]
-    work, done = tmp_path / "work", tmp_path / "done"
-    async with recording(*flags(nsqd, "timely", done), *told, f"--work-dir={work}"):
-        publish(nsqd, "timely", [b"a"])
-        await until(lambda: done.is_dir() and files(done) == {"f-000000": b"a\n"}, 1.5)
 
 
 async def test_finished_files_are_moved(nsqd: NsqdServer, tmp_path: Path) -> None:
@@ -204,68 +152,6 @@ async def test_topics_are_discovered(
     assert {} == nsqd.channel("unfound", "nsq_to_file")
 
 
-async def test_given_topics_must_match_the_pattern(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """Topics from `--topic` that do not match `--topic-pattern` are left out."""
-    publish(nsqd, "picked", [b"a"])
-    told = [*flags(nsqd, "picked", tmp_path), "--topic=dropped", "--topic-pattern=^p"]
-    async with recording(*told) as archive:
-        await until_finished(nsqd, "picked", 1)
-        assert re.fullmatch(
-            r"topics 1, messages 1 \([\d,]+/s\), 0\.0 MiB, files 1", archive.progress()
-        )
-        assert "messages 1 (0/s)" in archive.progress()
-
-
-@contextmanager
-def silent_server(backlog: int) -> Iterator[tuple[str, socket.socket]]:
-    """Address and socket of a server that never answers.
-
-    With backlog 0 it accepts no connection.
-    """
-    with closing(socket.socket()) as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen(backlog)
-        waiting = [socket.socket() for _ in range(0 if backlog else 4)]
-        for connection in waiting:
-            connection.setblocking(False)
-            connection.connect_ex(server.getsockname())
-        yield f"127.0.0.1:{server.getsockname()[1]}", server
-        for connection in waiting:
-            connection.close()
-
-
-@pytest.mark.parametrize(
-    ("flag", "other", "backlog"), [("connect", "request", 0), ("request", "connect", 9)]
-)
-async def test_a_silent_nsqlookupd_times_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, flag: str, other: str, backlog: int
-) -> None:
-    """The connect timeout and the request timeout each end a lookup.
-
-    Its nsqlookupd is logged once, and asked again.
-    """
-    with silent_server(backlog) as (address, server):
-        told = [f"--lookupd-http-address={address}", "--topic-pattern=.", "--topic-refresh=10ms"]
-        told += [f"--http-client-{flag}-timeout=50ms", f"--http-client-{other}-timeout=1h"]
-        async with recording(*told, f"--output-dir={tmp_path}"):
-            line = f"nsqlookupd http://{address}/topics"
-            await until(lambda: line in caplog.text)
-            for _ in range(9 if backlog else 0):  # without a backlog, lookups are not connected
-                server.settimeout(10.0)
-                (await asyncio.to_thread(server.accept))[0].close()
-    assert 1 == caplog.text.count(line)
-
-
-async def test_a_pending_lookup_does_not_delay_the_exit(tmp_path: Path) -> None:
-    """A pending request to nsqlookupd does not delay the program's end."""
-    with silent_server(9) as (address, server):
-        told = [f"--lookupd-http-address={address}", "--topic-pattern=.", "--topic-refresh=1h"]
-        async with recording(*told, "--http-client-request-timeout=1h", f"--output-dir={tmp_path}"):
-            await until(lambda: select.select([server], [], [], 0)[0])
-
-    assert [] == os.listdir(tmp_path)
-
-
 def test_signals_and_log_lines(nsqd: NsqdServer, tmp_path: Path) -> None:
     """SIGHUP reopens the file; SIGTERM and SIGINT end the process with status 0.
 
@@ -298,11 +184,3 @@ def file_exists_after_publish(nsqd: NsqdServer, path: Path) -> bool:
     """Publish a message; returns whether the file exists."""
     publish(nsqd, "told", [b"again"])
     return path.exists()
-
-
-def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--version` prints the version in the form of NSQ's tools and exits with status 0."""
-    with pytest.raises(SystemExit) as ended:
-        commands.nsq_to_file(["--version"])
-
-    assert (0, True) == (ended.value.code, capsys.readouterr().out.startswith("nsq_to_file v1."))

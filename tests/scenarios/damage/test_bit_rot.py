@@ -133,15 +133,6 @@ def test_a_flipped_bit_in_a_file_header_loses_nothing(damaged_copies: DamagedCop
         check(damaged_copies, damaged_copies.flipped(path, offset, offset % 8), None)
 
 
-def test_a_flipped_bit_anywhere_loses_only_its_batch(damaged_copies: DamagedCopies) -> None:
-    """A flipped bit at a random place in any batch loses only that batch."""
-    chance = random.Random(11)
-    for one in damaged_copies.batches:
-        for offset in chance.sample(range(one.size), 12):
-            disk = damaged_copies.flipped(one.path, one.offset + offset, chance.randrange(8))
-            check(damaged_copies, disk, one)
-
-
 def test_a_truncated_file_loses_the_messages_after_the_cut(damaged_copies: DamagedCopies) -> None:
     """If the last file is cut, the messages after the cut are missing; a cut batch is reported."""
     last_file = [one for one in damaged_copies.batches if one.path == damaged_copies.last.path]

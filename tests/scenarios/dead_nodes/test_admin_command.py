@@ -1,6 +1,6 @@
 """Every verb of `sparq admin` on three real nsqds, one of which has been killed.
 
-Each verb is run in three ways: with an nsqlookupd that still lists the killed nsqd, with one that
+Verbs are run in three ways: with an nsqlookupd that still lists the killed nsqd, with one that
 does not (`--expect-nodes` then makes it a failure), and with the nsqds' addresses. Each time the
 status is 1, the action is done at both live nsqds, and the output names the nsqd where it was not
 done and what to do next.

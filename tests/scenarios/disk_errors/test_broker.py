@@ -138,51 +138,6 @@ def test_a_damaged_batch_loses_only_itself() -> None:
     assert harness.channel("t", "c").depth == 0
 
 
-def test_fins_are_recorded_on_a_full_disk() -> None:
-    """P7: on a full disk publishes are refused, and every FIN is recorded."""
-    disk = MemoryDisk(capacity_bytes=2 << 20)
-    harness = BrokerHarness(disk)
-    consumer = harness.consumer("t", "c", rdy=2500)
-    producer = harness.connect()
-    stored = 0
-    while True:
-        producer.say(commands.mpub("t", [b"x" * 200] * 50))
-        if producer.answers() != [b"OK"]:
-            break
-        stored += 50
-    assert stored > 1000
-    while messages := consumer.messages():
-        for message in messages[::10]:
-            consumer.finish([message])
-        consumer.finish([message for at, message in enumerate(messages) if at % 10])
-    assert (b"E_PUB" in b"".join(consumer.answers()), harness.channel("t", "c").depth) == (False, 0)
-    harness.crash()
-
-    assert harness.channel("t", "c").depth == 0
-
-
-def test_channels_and_pauses_are_recorded_on_a_full_disk() -> None:
-    """On a full disk channels can be created, paused and deleted, durably."""
-    harness = BrokerHarness(MemoryDisk(capacity_bytes=8 << 20))
-    harness.consumer("t", "old")
-    producer = harness.connect()
-    answers = [b"OK"]
-    while answers == [b"OK"]:
-        producer.say(commands.mpub("t", [b"x" * 200] * 50))
-        answers = producer.answers()
-
-    for number in range(200):
-        assert harness.consumer("t", f"new{number}").answers() == [b"OK"]
-    harness.broker.pause_channel("t", "new1", True, harness.clock.now())
-    harness.broker.delete_channel("t", "old", harness.clock.now())
-    harness.turn()
-    harness.crash()
-
-    channels = harness.broker.topics["t"].channels
-    assert {f"new{number}" for number in range(200)} == set(channels)
-    assert [name for name, channel in channels.items() if channel.paused] == ["new1"]
-
-
 class DiskWithForbiddenDirectory(MemoryDisk):
     """A disk on which the files of one directory cannot be opened."""
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import signal
-import subprocess
-import sys
 from urllib.parse import unquote_to_bytes
 
 import pytest
@@ -14,7 +11,7 @@ from aiohttp import web
 
 from sparq.tools import nsq_to_http, relay
 from tests.client.scripted import listening
-from tests.support.servers import NsqdServer, Server, free_port
+from tests.support.servers import NsqdServer, free_port
 from tests.support.waiting import until_seen
 from tests.tools.forwarding import (
     all_finished,
@@ -125,33 +122,6 @@ async def test_another_status_requeues_the_message(
         assert (0, 0, len(refused)) == stats(nsqd, topic, CHANNEL)
 
 
-@pytest.mark.parametrize("status", [200, 202, 204, 299])
-async def test_2xx_finishes_a_post(nsqd: NsqdServer, status: int) -> None:
-    """Any 2xx status finishes a POST at the first attempt."""
-    topic = new_topic()
-    async with web_server() as server:
-        server.status = status
-        async with running(nsq_to_http, *arguments(nsqd, topic, f"--post={server.url}")):
-            await publish(nsqd, topic, b"once")
-            await all_finished(nsqd, topic, CHANNEL, 1)
-
-        assert [b"once"] == server.bodies
-
-
-async def test_a_failure_makes_the_consumer_back_off(nsqd: NsqdServer) -> None:
-    """After a failed request, nothing is sent until the backoff is over."""
-    topic = new_topic()
-    async with web_server() as server:
-        server.status = 500
-        words = arguments(nsqd, topic, f"--post={server.url}", "--max-in-flight=1")
-        async with running(nsq_to_http, *words):
-            await publish(nsqd, topic, b"1", b"2", b"3")
-            await until_seen(lambda: (2, 0, 1) == stats(nsqd, topic, CHANNEL))
-
-            assert 0 == nsqd.channel(topic, CHANNEL)["clients"][0]["ready_count"]
-        assert [b"1"] == server.bodies
-
-
 async def test_a_failing_message_is_retried_without_end(nsqd: NsqdServer) -> None:
     """A failing message is retried without end; `--consumer-opt=max_attempts` limits that.
 
@@ -171,26 +141,6 @@ async def test_a_failing_message_is_retried_without_end(nsqd: NsqdServer) -> Non
                 await all_finished(nsqd, topic, CHANNEL, 1)
 
             assert left + (not words) == len(server.asked)
-
-
-async def test_messages_do_not_time_out_during_slow_answers(nsqd: NsqdServer) -> None:
-    """Messages do not time out while an answer is slow, nor while they wait for their turn."""
-    topic = new_topic()
-
-    async def answer(request: web.Request) -> web.Response:
-        # Longer than nsqd's message timeout of 1.5 s, which also applies to the waiting message.
-        await asyncio.sleep(1.9 if len(server.asked) == 1 else 0)
-        return web.Response()
-
-    async with web_server() as server:
-        server.answer = answer
-        words = arguments(nsqd, topic, f"--post={server.url}", "--consumer-opt=msg_timeout,1500ms")
-        async with running(nsq_to_http, *words, "--n=1"):
-            await publish(nsqd, topic, b"slow", b"waiting")
-            await all_finished(nsqd, topic, CHANNEL, 2)
-
-        assert {b"slow", b"waiting"} == set(server.bodies)
-        assert (2, 0) == (len(server.asked), nsqd.channel(topic, CHANNEL)["timeout_count"])
 
 
 async def test_the_request_timeout(nsqd: NsqdServer) -> None:
@@ -252,30 +202,6 @@ async def test_concurrent_requests_are_limited(nsqd: NsqdServer) -> None:
     assert 5 == max(in_flight)
 
 
-@pytest.mark.parametrize("mode", ["round-robin", "hostpool", "epsilon-greedy"])
-async def test_modes_choose_the_server(nsqd: NsqdServer, mode: str) -> None:
-    """`round-robin` keeps sending to a failing server; the other modes avoid it."""
-    topic, count = new_topic(), 30
-    async with web_server() as good, web_server() as bad:
-        bad.status = 500
-        words = (
-            f"--post={good.url}",
-            f"--post={bad.url}",
-            f"--mode={mode}",
-            SHORT_TIMEOUTS,
-            NO_BACKOFF,
-        )
-        async with running(
-            nsq_to_http, *arguments(nsqd, topic, *words, "--n=1", "--max-in-flight=1")
-        ):
-            await publish(nsqd, topic, *[b"%d" % number for number in range(count)])
-            await all_finished(nsqd, topic, CHANNEL, count)
-
-        assert count == len(set(good.bodies))
-        failed = len(bad.asked)
-        assert failed >= count / 2 if mode == "round-robin" else failed <= 1
-
-
 async def test_an_unreachable_server_causes_no_requeue(
     nsqd: NsqdServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -294,22 +220,6 @@ async def test_an_unreachable_server_causes_no_requeue(
         assert (0, 0, 0) == stats(nsqd, topic, CHANNEL)
     (named,) = (line for line in capsys.readouterr().err.splitlines() if gone in line)
     assert named.endswith("; its messages are offered to the other hosts (1)")
-
-
-async def test_a_message_waits_for_a_restarting_server(
-    nsqd: NsqdServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A message waits for a restarting server without a requeue, which would take 90 s."""
-    monkeypatch.setattr(relay, "PAUSES", (0.1,) * 1000)
-    topic, port = new_topic(), free_port()
-    async with running(nsq_to_http, *arguments(nsqd, topic, f"--post=http://127.0.0.1:{port}")):
-        await publish(nsqd, topic, b"early")
-        await until_seen(lambda: stats(nsqd, topic, CHANNEL)[1] == 1)
-        async with web_server(port=port) as server:
-            await all_finished(nsqd, topic, CHANNEL, 1)
-
-            assert [b"early"] == server.bodies
-            assert (0, 0, 0) == stats(nsqd, topic, CHANNEL)
 
 
 async def test_sample_sends_a_share_of_the_messages(nsqd: NsqdServer) -> None:
@@ -346,65 +256,6 @@ async def test_header_adds_or_replaces_headers(nsqd: NsqdServer) -> None:
             assert ["mine", "a: b", "text/x", "Basic bWU6cyBlY3JldA=="] == [
                 each.headers.get(name) or each.headers[name.lower()] for name in names
             ]
-
-
-async def test_status_lines_have_times_per_server(
-    nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """`--status-every` prints times after that many messages, in total and per server.
-
-    The lines contain neither passwords nor queries.
-    """
-    topic, count = new_topic(), 40
-    async with web_server() as server:
-        url = server.url.replace("://", "://me:secret@")
-        words = (f"--post={url}/a?token=hush", f"--post={url}/b", "--mode=round-robin")
-        async with running(nsq_to_http, *arguments(nsqd, topic, *words, "--status-every=10")):
-            await publish(nsqd, topic, *[b"%d" % number for number in range(count)])
-            await all_finished(nsqd, topic, CHANNEL, count)
-        said = capfd.readouterr().err
-
-    times = r" - 99th: \d+\.\d\dms - 95th: \d+\.\d\dms - avg: \d+\.\d\dms"
-    for prefix, counts in (
-        (r"\[aggregate\]:", [10, 20, 30, 40]),
-        (rf"\[{server.url}/a\]:", [10, 20]),
-    ):
-        assert counts == [
-            int(each) for each in re.findall(f"{prefix} finished (\\d+){times}", said)
-        ]
-    assert "WARNING: --status-every=10: percentiles of so few" in said
-    assert not re.search("secret|hush", said)
-
-
-async def test_sources_are_found_through_nsqlookupd(nsqd: NsqdServer, lookupd: Server) -> None:
-    """Sources are found through nsqlookupd; `--consumer-opt` and the user agent reach nsqd."""
-    topic = new_topic()
-    await publish(nsqd, topic, b"found")
-    async with web_server() as server:
-        words = (f"--lookupd-http-address={lookupd.http}", f"--topic={topic}")
-        options = ("--consumer-opt=client_id,me", "--consumer-opt=lookupd_poll_interval,50ms")
-        async with running(nsq_to_http, *words, *options, f"--post={server.url}"):
-            await all_finished(nsqd, topic, CHANNEL, 1)
-            (client,) = nsqd.channel(topic, CHANNEL)["clients"]
-
-        assert [b"found"] == server.bodies
-        assert "me" == client["client_id"]
-        assert re.match(r"nsq_to_http/1\.3\.0 sparq/", client["user_agent"])
-
-
-def test_sigterm_ends_the_program(nsqd: NsqdServer) -> None:
-    """SIGTERM ends the program with status 0; its log lines have NSQ's form."""
-    words = arguments(nsqd, new_topic(), "--post=http://127.0.0.1:1", "--status-every=99")
-    command = [sys.executable, "-m", "sparq.tools", "nsq_to_http", *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        process.send_signal(signal.SIGTERM)
-        rest = process.stderr.read()
-
-    assert re.match(r"\[nsq_to_http\] \d{4}/\d\d/\d\d [\d:.]+ WARNING: --status-every=99", line)
-    assert 0 == process.returncode
-    assert re.fullmatch(rf"(\[.* INFO: nsqd {nsqd.tcp}: connected \(1\.3\.0\)\n)?", rest)
 
 
 POST, TOPIC, NSQD = "--post=http://h", "--topic=t", "--nsqd-tcp-address=h:1"

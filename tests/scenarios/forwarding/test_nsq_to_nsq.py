@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from sparq.tools import nsq_to_nsq, relay
 from tests.client.scripted import Peer, ScriptedNsqd, scripted
-from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd
+from tests.support.servers import NsqdServer, Server, spawn_nsqd
 from tests.support.waiting import until, until_seen
 from tests.tools.forwarding import (
     all_finished,
@@ -27,7 +23,6 @@ from tests.tools.forwarding import (
 
 CHANNEL = "nsq_to_nsq"
 SHORT_TIMEOUTS = "--consumer-opt=default_requeue_delay,5ms"
-NO_BACKOFF = "--consumer-opt=max_backoff_duration,0"
 
 
 @pytest.fixture
@@ -176,62 +171,6 @@ async def test_a_refused_copy_is_requeued(source: NsqdServer, code: bytes) -> No
     assert (0, 0, 1) <= stats(source, topic, CHANNEL)
 
 
-async def test_a_message_that_is_too_large_does_not_delay_others(
-    source: NsqdServer, target: NsqdServer
-) -> None:
-    """A message that is too large is requeued without end, while the others are copied."""
-    topic, count = new_topic(), 50
-    bodies = [b"%d" % number for number in range(count)]
-    async with running(nsq_to_nsq, *arguments(source, target, topic, NO_BACKOFF)):
-        await publish(source, topic, b"x" * 2000, *bodies)
-        await until_seen(lambda: source.channel(topic, CHANNEL).get("deferred_count") == 1)
-
-        assert set(bodies) <= set(await received(target, topic, count))
-        assert 1 == source.channel(topic, CHANNEL)["deferred_count"]
-
-
-async def test_an_unreachable_destination_causes_no_requeue(
-    source: NsqdServer, target: NsqdServer
-) -> None:
-    """Messages for an unreachable destination go to the other immediately, without a requeue."""
-    topic, count, gone = new_topic(), 40, f"127.0.0.1:{free_port()}"
-    words = (f"--destination-nsqd-tcp-address={gone}", "--mode=round-robin")
-    async with running(nsq_to_nsq, *arguments(source, target, topic, *words)):
-        await publish(source, topic, *[b"%d" % number for number in range(count)])
-        await all_finished(source, topic, CHANNEL, count)
-
-    assert (0, 0, 0) == stats(source, topic, CHANNEL)
-    assert count == len(await received(target, topic, count))
-
-
-@pytest.mark.parametrize(
-    ("mode", "sends"), [("round-robin", 1), ("hostpool", 5), ("epsilon-greedy", 1)]
-)
-async def test_modes_choose_the_destination(source: NsqdServer, mode: str, sends: int) -> None:
-    """`round-robin` keeps sending to an nsqd whose disk is full; the other modes avoid it.
-
-    No message is requeued.
-    """
-    topic, count = new_topic(), 40
-    async with scripted(2) as (good, bad):
-        bad.on_publish = lambda peer, words, body: b"E_PUB_FAILED disk full"
-        words = (
-            f"--nsqd-tcp-address={source.tcp}",
-            *(f"--destination-nsqd-tcp-address={nsqd.address}" for nsqd in (good, bad)),
-            f"--topic={topic}",
-            f"--mode={mode}",
-            f"--producer-opt=publish_attempts,{sends}",
-            "--max-in-flight=1",
-        )
-        async with running(nsq_to_nsq, *words):
-            await publish(source, topic, *[b"%d" % number for number in range(count)])
-            await all_finished(source, topic, CHANNEL, count)
-
-        failed = len(bad.lines(b"PUB"))
-        assert count == len(good.lines(b"PUB"))
-        assert failed >= count / 2 - 1 if mode == "round-robin" else failed <= 1
-
-
 async def test_a_restarted_destination_gets_every_message(
     source: NsqdServer, target: NsqdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,62 +205,6 @@ async def test_messages_without_a_required_field_are_not_copied(
 
     assert {bodies[0], bodies[4]} == set(await received(target, topic, 2))
     assert 2 == len(re.findall(r" ERROR: message \w{16} is dropped: ", capfd.readouterr().err))
-
-
-async def test_messages_without_a_required_value_are_not_copied(
-    source: NsqdServer, target: NsqdServer
-) -> None:
-    """`--require-json-value`: messages with another value are finished uncopied.
-
-    One without the field is requeued.
-    """
-    topic = new_topic()
-    words = ("--require-json-field=a", "--require-json-value=5")
-    async with running(nsq_to_nsq, *arguments(source, target, topic, *words, NO_BACKOFF)):
-        await publish(source, topic, b'{"a":6}', b'{"a":5.0}', b'{"a":"5"}', b"{}")
-        await until_seen(lambda: source.channel(topic, CHANNEL).get("deferred_count") == 1)
-        await until_seen(lambda: stats(source, topic, CHANNEL) == (0, 0, 1))
-
-    assert {b'{"a":5.0}', b'{"a":"5"}'} == set(await received(target, topic, 2))
-
-
-async def test_only_whitelisted_fields_are_copied(source: NsqdServer, target: NsqdServer) -> None:
-    """`--whitelist-json-field`: only these fields are copied."""
-    topic = new_topic()
-    words = ("--whitelist-json-field=a", "--whitelist-json-field=b")
-    async with running(nsq_to_nsq, *arguments(source, target, topic, *words)):
-        await publish(source, topic, b'{"c":3,"b":{"c":2},"a":1.0}')
-        await all_finished(source, topic, CHANNEL, 1)
-
-    (body,) = await received(target, topic, 1)
-    assert {"a": 1, "b": {"c": 2}} == json.loads(body)
-
-
-async def test_one_destination_has_one_status_line(
-    source: NsqdServer, target: NsqdServer, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """`--status-every` prints one line after that many messages if there is one destination."""
-    topic, count = new_topic(), 300
-    async with running(nsq_to_nsq, *arguments(source, target, topic, "--status-every=100")):
-        await publish(source, topic, *[b"%d" % number for number in range(count)])
-        await all_finished(source, topic, CHANNEL, count)
-
-    said = capfd.readouterr().err
-    assert ["100", "200", "300"] == re.findall(r"\[aggregate\]: finished (\d+) - 99th: ", said)
-    assert 3 == said.count("finished")
-
-
-def test_sigint_ends_the_program(source: NsqdServer, target: NsqdServer) -> None:
-    """SIGINT ends the program with status 0."""
-    words = arguments(source, target, new_topic(), "--status-every=99")
-    command = [sys.executable, "-m", "sparq.tools", "nsq_to_nsq", *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        assert re.match(r"\[nsq_to_nsq\] .* WARNING: --status-ev", process.stderr.readline())
-        process.send_signal(signal.SIGINT)
-        process.stderr.read()
-
-    assert 0 == process.returncode
 
 
 NSQD, TO, TOPIC = "--nsqd-tcp-address=h:1", "--destination-nsqd-tcp-address=h:2", "--topic=t"

@@ -193,24 +193,6 @@ def test_remedies_work_without_any_space(remedy: str) -> None:
     harness.publish("t", BODY)
 
 
-def test_emptying_a_topic_deletes_its_files() -> None:
-    """Emptying a topic without channels deletes its files on a full disk, also after a kill."""
-    harness = BrokerHarness(block_disk(2 * MIB))
-    harness.broker.create_topic("t", harness.clock.now())
-    harness.turn()
-    fill(harness, ["t"])
-
-    harness.broker.empty_topic("t", harness.clock.now())
-    harness.turn()
-
-    assert harness.broker.not_durable_reason("t") is None
-    assert not [path for path in harness.disk.paths() if path.endswith(".log")]
-    harness.publish("t", BODY)
-    harness.crash()
-    harness.consumer("t", "c")
-    assert depth_of(harness, "t") == 1
-
-
 def test_a_pause_is_unsettled_until_the_ledger_is_written() -> None:
     """A pause is in force at once, but not durable until the ledger is written and synced."""
     harness = BrokerHarness()

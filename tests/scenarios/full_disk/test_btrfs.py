@@ -104,16 +104,3 @@ def test_finished_messages_stay_finished_on_a_full_btrfs(full: tuple[NsqdServer,
     server.restart()
     topics = server.get_json("/stats?format=json")["topics"]
     assert [topic["topic_name"] for topic in topics] == ["u"]
-
-
-@pytest.mark.parametrize("full", [IMAGE], indirect=True, ids=["full"])
-def test_publishing_resumes_when_another_program_frees_a_full_btrfs(
-    full: tuple[NsqdServer, bytes], tmp_path: Path
-) -> None:
-    """Space that another program frees is used within seconds, although btrfs counts it later."""
-    server, _ = full
-    seen = Path(f"/proc/{server.pid}/root{tmp_path / 'nsqd'}")
-    assert (seen / "ballast").exists()
-    (seen / "ballast").unlink()
-    wait_for(lambda: is_publishing(server, "t"), seconds=10)
-    wait_for(lambda: server.request("GET", "/ping") == (200, b"OK"))

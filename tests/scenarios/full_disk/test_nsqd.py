@@ -225,21 +225,6 @@ def test_health_recovers_without_a_publish(
     assert [form() for form in publisher.forms()] == [True] * 6
 
 
-def test_finished_files_are_deleted_and_publishing_resumes(
-    server: NsqdServer, publisher: Publisher
-) -> None:
-    """When consumers finish whole files, these are deleted, and publishing works again."""
-    publisher.fill()
-    assert Counter(drain(server, "t", "c")) == Counter(publisher.acknowledged)
-    publisher.acknowledged.clear()
-
-    wait_for(publisher.mpub)
-
-    assert publisher.pub()
-    assert ping(server) == (200, b"OK")
-    assert Counter(drain(server, "t", "c")) == Counter(publisher.acknowledged)
-
-
 def test_channels_and_topics_are_created_or_refused_on_a_full_disk(
     server: NsqdServer, publisher: Publisher
 ) -> None:
@@ -268,19 +253,6 @@ def test_channels_and_topics_are_created_or_refused_on_a_full_disk(
     assert {topic["topic_name"] for topic in stats} >= {"t", *made}
     assert server.channel("t", "late") != {}
     assert Counter(drain(server, "t", "c")) == Counter(publisher.acknowledged)
-
-
-def test_deleting_a_topic_frees_its_space(server: NsqdServer, publisher: Publisher) -> None:
-    """Deleting a topic works on a full disk and frees its space; the name can be used again."""
-    publisher.fill()
-
-    server.post("/topic/delete?topic=t")
-
-    publisher.topic, publisher.acknowledged = "u", []
-    wait_for(publisher.mpub)
-    wait_for(lambda: server.request("POST", "/topic/create?topic=t") == (200, b""))
-    server.post("/channel/create?topic=u&channel=c")
-    assert Counter(drain(server, "u", "c")) == Counter(publisher.acknowledged)
 
 
 def test_nothing_of_a_truncated_mpub_is_stored(tmp_path: Path) -> None:

@@ -59,32 +59,6 @@ async def listener() -> AsyncIterator[Listener]:
     await site.stop()
 
 
-@pytest.mark.parametrize("kind", NO_HTTP)
-async def test_invalid_http_is_refused(listener: Listener, kind: str) -> None:
-    """Input that is not valid HTTP gets status 400 as plain text, with the site's headers."""
-    answer = Answer(await exchange(listener, NO_HTTP[kind]))
-
-    assert 400 == answer.status
-    assert "text/plain; charset=utf-8" == answer.headers["content-type"]
-    assert ("sparq", "1") == (answer.headers["server"], answer.headers["x-own"])
-
-
-@pytest.mark.parametrize(("path", "status"), [("/broken", 500), ("/late", 504)])
-@pytest.mark.parametrize("accepted", ["text/html", "*/*"])
-async def test_an_exception_in_the_gate_has_the_sites_headers(
-    listener: Listener, path: str, status: int, accepted: str
-) -> None:
-    """If the gate raises an exception, the 500 or 504 that aiohttp makes has the site's headers."""
-    asked = f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accepted}\r\n\r\n"
-    answer = Answer(await exchange(listener, asked.encode()))
-
-    assert (status, "sparq", "1") == (
-        answer.status,
-        answer.headers["server"],
-        answer.headers["x-own"],
-    )
-
-
 @pytest.mark.parametrize(
     ("asked", "status"),
     [

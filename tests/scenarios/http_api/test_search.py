@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 
 from sparq.inspection import search
 from sparq.nsqd import inspection
-from sparq.nsqd.inspection import SearchBudget
 from sparq.protocol.commands import fin, rdy, req, sub
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
 from tests.nsqd.test_inspection import bodies, channel, get, pages
@@ -131,47 +129,6 @@ async def test_a_search_by_state_and_attempts(nsqd: Daemon) -> None:
     answer = await get(nsqd, "/topic/search", topic="t", channel="c", text="a3")
     assert answer["messages"][0]["client"]["client_id"] == "me"
     await consumer.close()
-
-
-async def test_a_search_within_a_range(nsqd: Daemon) -> None:
-    """A search covers `from` to `to`, and no messages published after its first page."""
-    await channel(nsqd, *[b"%d" % number for number in range(10)])
-    first = int((await nsqd.topic("t"))["first_index"])
-    assert await found(nsqd, from_=first + 2, to=first + 4) == ["2", "3"]
-    assert await found(nsqd, from_="last:2") == ["8", "9"]
-    assert await found(nsqd, to="-1h") == []
-    assert await found(nsqd, from_=first + 4, to=first + 2) == []
-    begun = await get(nsqd, "/topic/search", topic="t", limit=4)
-    await nsqd.post("/pub?topic=t", b"new")
-    assert (begun["progress"], begun["done"]) == (0.4, False)
-    rest = await get(nsqd, "/topic/search", topic="t", after=begun["next"])
-    assert bodies(begun) + bodies(rest) == [str(number) for number in range(10)]
-    assert rest["done"] is True
-
-
-async def test_a_search_in_short_steps_finds_every_match_once(
-    nsqd: Daemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A search that is interrupted after each piece of work finds every match exactly once."""
-    numbers = list(range(300))
-    random.Random(7).shuffle(numbers)
-    for at in range(0, 300, 50):
-        await channel(nsqd, *[b'{"n":%d}' % number for number in numbers[at : at + 50]])
-    monkeypatch.setattr(inspection, "STEP_SECONDS", 0)
-    requests = 0
-    seen: list[str] = []
-    async for page in pages(nsqd, "/topic/search", topic="t", json="n >= 100", budget_ms=1):
-        requests += 1
-        seen += bodies(page)
-
-    assert seen == [f'{{"n":{number}}}' for number in numbers if number >= 100]
-    assert requests > 1
-
-
-def test_a_time_limit_starts_at_the_first_check() -> None:
-    """The time limit starts at the first check: a slice may have waited for its thread."""
-    assert SearchBudget(60)()
-    assert not SearchBudget(0)()
 
 
 async def test_a_search_advances_through_data_without_a_match(

@@ -18,7 +18,7 @@ import pytest
 from sparq.program.supervised import SupervisedProcess
 from sparq.tools.nsq_check import CheckError, check_data_path
 from tests.scenarios.migration.go_path import GoPath, drain, in_order
-from tests.support.go_data import TIME, GoQueue, write_metadata
+from tests.support.go_data import TIME, GoQueue
 from tests.support.servers import NsqdServer, spawn_nsqd
 
 COUNT = 100_000
@@ -159,17 +159,6 @@ def test_an_import_that_is_killed_is_repeated(tmp_path: Path, folder: Path, mome
     assert 1 == len([*folder.glob("go-nsqd-*")])
 
 
-def test_repeated_kills_during_an_import_lose_nothing(tmp_path: Path, folder: Path) -> None:
-    """Kills at all moments, one after the other on the same data path, lose nothing."""
-    path = GoPath(folder, 6_000)
-    for _, condition in moments(folder):
-        if not has_logs(folder):
-            start_and_kill(folder, condition)
-    with spawn_nsqd(tmp_path) as nsqd:
-        assert path.depths() == depths_of(nsqd)
-        assert_all_is_delivered(nsqd, path)
-
-
 # Refused starts, and the way back to Go's nsqd
 
 
@@ -204,27 +193,6 @@ def test_a_mix_of_both_kinds_of_data_is_refused(tmp_path: Path, folder: Path) ->
         queue.metadata.unlink()
         nsqd.start()
         assert {("clicks", ""): 1} == depths_of(nsqd)
-
-
-def test_unreadable_metadata_are_refused(folder: Path) -> None:
-    """nsqd does not start with unreadable metadata, which would lose channels, and says why."""
-    folder.mkdir()
-    (folder / "nsqd.dat").write_text("{")
-
-    assert "move it away to import without it" in refusal(folder)
-    assert check_data_path(str(folder)).all_damage()
-
-
-def test_topics_without_messages_are_imported(tmp_path: Path, folder: Path) -> None:
-    """Topics and channels without messages are imported, with their pauses."""
-    write_metadata(folder, {"a": {"b": True}, "c": {}}, paused="c")
-    with spawn_nsqd(tmp_path) as nsqd:
-        for _ in range(2):
-            assert {("a", ""): 0, ("a", "b"): 0, ("c", ""): 0} == depths_of(nsqd)
-            assert nsqd.channel("a", "b")["paused"]
-            nsqd.restart()
-        nsqd.post("/pub?topic=a", b"new")
-        assert 1 == nsqd.channel("a", "b")["depth"]
 
 
 def test_the_original_files_are_kept(tmp_path: Path, folder: Path) -> None:

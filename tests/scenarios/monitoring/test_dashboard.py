@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sparq.protocol.commands import pub, sub
@@ -122,32 +121,3 @@ async def test_every_metric_is_documented(tmp_path: Path) -> None:
 
     own |= {"nsqd_refused_requests_total", "nsqd_tokens"}  # only with a token
     assert named == own, "docs/monitoring.md: the tables of metrics"
-
-
-def test_the_dashboard_of_nsqd_shows_what_an_operator_looks_for_at_night() -> None:
-    """Dead letters, what was dropped or refused, the oldest waiting, the reserve and drains."""
-    queried = {name for text, _ in expressions("nsqd") for name, _ in SELECTOR.findall(text)}
-
-    assert {
-        *("nsqd_channel_dead_letters_total", "nsqd_channel_voided_total"),
-        *("nsqd_topic_refused_total", "nsqd_channel_oldest_waiting_seconds"),
-        *("nsqd_reserve_bytes", "nsqd_draining"),
-    } <= queried
-
-
-@pytest.mark.parametrize("name", DASHBOARDS)
-def test_panels_do_not_overlap(name: str) -> None:
-    """Panels fit into 24 columns, do not overlap, and have unique ids."""
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARDS[name]["panels"]:
-        at = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(at["x"], at["x"] + at["w"])
-            for y in range(at["y"], at["y"] + at["h"])
-        }
-        assert at["x"] + at["w"] <= 24
-        assert not cells & taken
-        taken |= cells
-    ids = [panel["id"] for panel in DASHBOARDS[name]["panels"]]
-    assert len(set(ids)) == len(ids)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -67,35 +66,3 @@ def test_a_restart_does_not_log_existing_topics_as_created(tmp_path: Path) -> No
     assert "/ping" not in again
     assert "/stats" not in again
     assert "200 GET /info" in again
-
-
-def test_json_log_lines_have_fields_for_topic_channel_and_client(tmp_path: Path) -> None:
-    """With JSON, every line is an object with fields for the topic, the channel and the client."""
-    with spawn_nsqd(tmp_path, "--log-format=json") as nsqd:
-        visit(nsqd)
-    found = [json.loads(line) for line in nsqd.log_text.splitlines()]
-
-    assert {"nsqd"} == {line["program"] for line in found}
-    created = [line for line in found if line["text"].endswith("created")]
-    names = [(line["topic"], line.get("channel")) for line in created]
-    assert [("t", None), ("t", "c"), ("u", None), ("u", "d")] == names
-    (subscribed,) = (line for line in found if " SUB " in line["text"])
-    assert ("t", "c") == (subscribed["topic"], subscribed["channel"])
-    ended = {line.get("client") for line in found if "disconnected" in line["text"]}
-    assert subscribed["client"] in ended
-
-
-def test_log_lines_of_repeated_connections_are_limited(tmp_path: Path) -> None:
-    """With --log-repeats=3, three connections are logged, then how many more there were.
-
-    The summary is logged at the latest when nsqd ends.
-    """
-    with spawn_nsqd(tmp_path, "--log-repeats=3") as nsqd:
-        for _ in range(10):
-            with V2Client(nsqd) as line:
-                assert OK == line.ask(pub("t", b"x"))
-        nsqd.terminate()
-
-    lines = nsqd.log_text.splitlines()
-    assert 3 == sum("TCP: new client(127" in line for line in lines)
-    assert [True] == ["7 more in a minute" in line for line in lines if "new client(%s)" in line]

@@ -208,15 +208,6 @@ async def test_lag_and_messages_are_the_same_everywhere(screens: Screens) -> Non
     assert 5 == screens.metric("nsqd_topic_messages_total", topic="orders")
 
 
-async def test_an_emptied_channel_is_clear(screens: Screens) -> None:
-    """It has nothing to clear, and is not clear in `never`."""
-    await screens.nsqadmin()
-    _, document = await screens._nsqadmin.ask("GET", "/api/v2/topics/orders/emptied")
-    assert document["channel"]["clear_seconds"] in (None, 0.0)
-    _, page = await screens._nsqadmin.ask("GET", "/topics/orders/emptied")
-    assert "never" not in page
-
-
 def test_the_glossary_defines_each_word_once() -> None:
     """Each state and figure has one row, with its unit and the times that the programs use."""
     text = (DOCS / "glossary.md").read_text()

@@ -49,32 +49,6 @@ def is_served(server: NsqdServer) -> bool:
 
 
 @needs_prlimit
-def test_connections_beyond_the_limit_are_closed_at_once(tmp_path: Path) -> None:
-    """Beyond the limit, connections are closed immediately; existing ones, HTTP and logs work."""
-    prefix = ("prlimit", f"--nofile={LIMIT // 2}:{LIMIT}")
-    with spawn_nsqd(tmp_path, prefix=prefix) as server, contextlib.ExitStack() as stack:
-        first = stack.enter_context(connect(server))
-        assert publishes(first, MAGIC)
-        flood = [stack.enter_context(connect(server)) for _ in range(FLOOD)]
-        taken = [c for c in flood if publishes(c, MAGIC)]
-
-        # The probe that checked whether nsqd has started may still hold one connection.
-        assert len(taken) in (shares(LIMIT).connections - 1, shares(LIMIT).connections - 2)
-        assert publishes(first)
-        assert (200, b"OK") == server.request("POST", "/pub?topic=new", b"x")
-        assert 1 == server.log_text.count("TCP: refusing connections: the limit of")
-        for connection in flood:
-            connection.close()
-        server.request("GET", "/ping")
-
-        def is_taken() -> bool:
-            with connect(server) as late:
-                return publishes(late, MAGIC)
-
-        assert any(is_taken() for _ in range(1000))
-
-
-@needs_prlimit
 def test_http_connections_beyond_the_limit_are_closed_at_once(tmp_path: Path) -> None:
     """Beyond the limit, HTTP connections are closed immediately; V2 clients and logs work."""
     prefix = ("prlimit", f"--nofile={LIMIT}:{LIMIT}")

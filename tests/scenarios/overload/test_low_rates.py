@@ -220,6 +220,7 @@ CASES: dict[str, Case] = {
 }
 
 
+@pytest.mark.behaviour("TestMaxChannelConsumers")
 @pytest.mark.parametrize("setting", CASES)
 async def test_a_setting_has_its_effect(
     setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

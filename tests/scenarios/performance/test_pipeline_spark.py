@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from bench.measure import memory_mib
 from bench.pipeline_clicks import Crowd, day_file, lines_of, write_parquet
-from bench.pipeline_processes import java_of, live_heap_mib
 
 from bench import pipeline_reference
 from sparq.pipeline.enrich import parse_arrow
@@ -48,19 +45,3 @@ def test_each_job_of_the_reference_writes_every_click(spark, tmp_path: Path, fil
         minutes.selectExpr("sum(clicks)").first()[0],
         visitors.selectExpr("sum(size(clicks))").first()[0],
     ]
-
-
-def test_the_reference_evaluates_each_expression_once(spark, files: Path) -> None:
-    """The reference's plan evaluates the regular expression and `from_json` once each."""
-    messages = spark.read.parquet(str(files))
-    plan = pipeline_reference.parsed(messages)._jdf.queryExecution().optimizedPlan().toString()
-
-    assert 1 == plan.count("regexp_replace(")
-    assert 1 == plan.count("from_json(")
-
-
-def test_the_live_heap_of_a_jvm_can_be_measured(spark) -> None:
-    """The live heap of a JVM can be measured from outside; it is smaller than resident memory."""
-    java = java_of([os.getpid(), spark.sparkContext._gateway.proc.pid])
-
-    assert 5 < live_heap_mib(java) < memory_mib(java, "VmHWM")

@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -117,27 +116,6 @@ def test_every_suppressed_check_gives_its_reason() -> None:
     none_of(offending_lines(code(*CODE), silenced))
 
 
-def test_a_constant_has_one_value() -> None:
-    """A module assigns each of its global names only once.
-
-    In a proof, two constants once got the same name, and it measured once a second what it should
-    have measured every 50 ms.
-    """
-    twice: list[str] = []
-    for path in code("src", "tests", "proofs", "bench", "docs", "locks"):
-        targets = [
-            target
-            for node in tree(path).body
-            if isinstance(node, ast.Assign | ast.AnnAssign)
-            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        ]
-        inner = [one for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
-        names = [one.id for one in inner if isinstance(one.ctx, ast.Store)]
-        twice += [f"{path.relative_to(ROOT)}: {name}" for name in names if names.count(name) > 1]
-
-    none_of(twice)
-
-
 def test_only_the_disk_opens_files() -> None:
     """In protocol, log, broker and migration only log/disk.py calls open()."""
     openers = [
@@ -171,15 +149,3 @@ def test_no_lock_file_names_a_host() -> None:
 
     none_of(offending_lines([path for path in locks if path.suffix != ".py"], re.compile("://")))
     assert {"all.txt", "broker.txt", "build.txt"} <= {path.name for path in locks}
-
-
-def test_every_locked_package_has_hashes() -> None:
-    """Each pinned package in a lock file has at least one hash."""
-    bare = [
-        f"{path.name}: {line}"
-        for path in [*ROOT.glob("locks/*.txt"), *ROOT.glob("tests/**/requirements-*.txt")]
-        for line, following in pairwise([*path.read_text(encoding="utf-8").splitlines(), ""])
-        if "==" in line and "--hash=sha256:" not in following
-    ]
-
-    none_of(bare)

@@ -25,7 +25,7 @@ ROWS: Final = {
     ),
     "S-3": (
         "topics, channels, connections and the bytes of a topic can be limited",
-        ("scenarios/starting/test_nsqd_flags.py",),
+        ("scenarios/starting/test_nsqd_flags.py", "scenarios/overload/test_low_rates.py"),
     ),
     "N-1": (
         "silent connections are closed: before the magic bytes, in a handshake, in an HTTP head",

@@ -12,6 +12,7 @@ import pytest
 
 from sparq.nsqd.options import NsqdOptions
 from sparq.options.declare import flags_of
+from tests.scenarios.overload import test_low_rates
 from tests.scenarios.starting.effects import known, limits, listeners, statsd, storage, strict, wire
 from tests.support import log_flags
 from tests.support.flag_rows import FlagDaemons, Row, each_row, flag_daemons
@@ -63,7 +64,7 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlagDaemons]:
         yield running
 
 
-@pytest.mark.behaviour("nsqd.TestConfigFlagParsing", "TestMaxChannelConsumers")
+@pytest.mark.behaviour("nsqd.TestConfigFlagParsing")
 @each_row(GROUPS)
 def test_a_flag_has_its_effect(daemons: FlagDaemons, group: str, row: Row) -> None:
     """A flag has its effect in a running daemon."""
@@ -71,7 +72,8 @@ def test_a_flag_has_its_effect(daemons: FlagDaemons, group: str, row: Row) -> No
 
 
 def test_no_flag_is_missing() -> None:
-    """Every flag, NSQ's and sparq's, has a row."""
+    """Every flag, NSQ's and sparq's, has a row; those of a topic are in `test_low_rates`."""
     ours = {flag.name for flag in flags_of(NsqdOptions)}
     assert ours | {"version", "config"} == set(NSQS.split()) | OURS
-    assert ours == {row.flag for rows in GROUPS.values() for row in rows}
+    settings = {name.replace("_", "-") for name in test_low_rates.CASES}
+    assert ours == settings | {row.flag for rows in GROUPS.values() for row in rows}

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sparq.client import AuthRequiredError, Config, Consumer, Producer, RemoteError, TlsError
+from sparq.client import AuthRequiredError, Config, Consumer, Producer, RemoteError
 from sparq.client.blocking.connection import BlockingConnection
-from sparq.client.connection import DONE, open_connection
+from sparq.client.connection import open_connection
 from sparq.client.range_reader import RangeReader
 from sparq.protocol import batch, commands
 from sparq.wire.layer_options import LayerOptions
@@ -22,7 +21,7 @@ from tests.client.certificates import Certificates, certificates
 from tests.client.nsqd_on_any_address import NsqdOnAnyAddress, tls_flags
 from tests.support.own_topic import own_topic
 from tests.support.servers import NsqdServer, free_port, spawn_nsqd
-from tests.support.waiting import stays, until
+from tests.support.waiting import until
 
 WAIT_SECONDS = 60.0
 KINDS: dict[str, dict[str, bool]] = {
@@ -130,92 +129,6 @@ async def test_publish_and_consume(
     assert bool(client.get("authed")) is guarded
 
 
-async def test_requeue_and_sampling_go_through_layers(
-    request: pytest.FixtureRequest, files: Certificates, open_nsqd: NsqdServer
-) -> None:
-    """REQ, sample_rate and user_agent work through TLS and snappy."""
-    topic, options = own_topic(request), options_of(files, "tls+snappy")
-    options |= {"sample_rate": 99, "user_agent": "layered/1", "max_attempts": 0}
-    async with Producer(open_nsqd.tcp, **options) as producer:
-        await producer.multi_publish(topic, [b"%d" % number for number in range(50)])
-    async with (
-        Consumer(topic, "c", nsqd_tcp_addresses=open_nsqd.tcp, **options) as consumer,
-        asyncio.timeout(WAIT_SECONDS),
-    ):
-        message = await anext(consumer)
-        (client,) = open_nsqd.channel(topic, "c")["clients"]
-        message.requeue(0, backoff=False)
-        while (again := await anext(consumer)).id != message.id:
-            again.finish()
-        assert again.attempts == 2
-
-    assert (client["sample_rate"], client["user_agent"]) == (99, "layered/1")
-
-
-@pytest.mark.parametrize(
-    ("cert", "text"),
-    [
-        ("stranger", "unable to get local issuer certificate"),
-        ("self_signed", "certificate"),
-        ("expired", "certificate has expired"),
-        ("elsewhere", "IP address mismatch"),
-    ],
-)
-async def test_an_untrusted_certificate_is_refused(
-    tmp_path: Path, files: Certificates, cert: str, text: str
-) -> None:
-    """Both clients refuse an untrusted certificate, unless tls_insecure_skip_verify is set."""
-    trusting = {"tls_root_ca_file": str(files.authority)}
-    careless: dict[str, Any] = {"tls_insecure_skip_verify": True}
-    with spawn_nsqd(tmp_path, *tls_flags(getattr(files, cert))) as nsqd:
-        assert text in await refusal_of(nsqd.tcp, **trusting)
-        with pytest.raises(TlsError, match=text):
-            BlockingConnection(nsqd.tcp, layers=LayerOptions(**trusting))
-
-        async with Producer(nsqd.tcp, **careless) as producer:
-            await producer.publish("t", b"1")
-        BlockingConnection(nsqd.tcp, layers=LayerOptions(**careless)).close()
-
-
-async def test_an_unknown_authority_is_refused(files: Certificates, open_nsqd: NsqdServer) -> None:
-    """Without tls_root_ca_file, a certificate of an unknown CA is refused."""
-    assert "certificate" in await refusal_of(open_nsqd.tcp, tls_v1=True)
-
-
-async def test_nothing_is_published_to_an_nsqd_without_tls(
-    request: pytest.FixtureRequest, tmp_path: Path, files: Certificates
-) -> None:
-    """With tls_v1 nothing is published to an nsqd without TLS; the error names the option."""
-    topic, options = own_topic(request), options_of(files, "tls")
-    text = "does not offer TLS, which the option tls_v1 requires"
-    with spawn_nsqd(tmp_path) as nsqd:
-        async with Producer(nsqd.tcp, publish_timeout=1.0, **options) as producer:
-            with pytest.raises(Exception, match=text):
-                await producer.publish(topic, b"1")
-        with pytest.raises(TlsError, match=text):
-            RangeReader(nsqd.tcp, layers=LayerOptions(**options)).ends(topic)
-        assert not nsqd.get_json(f"/stats?format=json&topic={topic}")["topics"]
-
-
-async def test_clients_without_a_required_certificate_are_refused(
-    tmp_path: Path, files: Certificates
-) -> None:
-    """An nsqd that requires TLS and a client certificate refuses clients that lack one of them."""
-    flags = ("--tls-required=tcp-https", "--tls-client-auth-policy=require-verify")
-    flags += (f"--tls-root-ca-file={files.authority}", *tls_flags(files.server))
-    trusting = {"tls_root_ca_file": str(files.authority)}
-    known = trusting | {"tls_cert": str(files.client)}
-    with spawn_nsqd(tmp_path, *flags) as nsqd:
-        async with Producer(nsqd.tcp) as producer:
-            with pytest.raises(RemoteError, match="TLS required"):
-                await producer.publish("t", b"1")
-        assert "certificate required" in await refusal_of(nsqd.tcp, **trusting)
-        with pytest.raises(TlsError, match=r"certificate required.*tls_cert"):
-            BlockingConnection(nsqd.tcp, layers=LayerOptions(**trusting))
-        async with Producer(nsqd.tcp, **known) as producer:
-            await producer.publish("t", b"1")
-
-
 # AUTH
 
 
@@ -270,31 +183,6 @@ async def test_a_publish_waits_for_an_expired_permission(tmp_path: Path) -> None
 
 
 # Back pressure, addresses, ranges
-
-
-@pytest.mark.parametrize("kind", ["tls", "tls+snappy", "deflate"])
-async def test_drained_waits_while_nsqd_does_not_read(
-    request: pytest.FixtureRequest, files: Certificates, open_nsqd: NsqdServer, kind: str
-) -> None:
-    """While nsqd does not read, ``drained`` waits; then every publish is acknowledged."""
-    topic = own_topic(request)
-    config = Config(publish_timeout=WAIT_SECONDS, **options_of(files, kind))
-    connection = await open_connection(open_nsqd.tcp, config)
-    os.kill(open_nsqd.pid, signal.SIGSTOP)
-    try:
-        answers = []
-        body = os.urandom(1 << 20)
-        for _ in range(16):
-            answers.append(connection.request(commands.pub(topic, body)))
-            await asyncio.sleep(0)  # so that it is written alone, as from a separate task
-        await until(lambda: connection.drained() is not DONE, WAIT_SECONDS)
-        waiting = asyncio.ensure_future(connection.drained())
-        await stays(lambda: not waiting.done())
-    finally:
-        os.kill(open_nsqd.pid, signal.SIGCONT)
-    await waiting
-    assert set(await asyncio.gather(*answers)) == {b"OK"}
-    await connection.close()
 
 
 def has_ipv6() -> bool:

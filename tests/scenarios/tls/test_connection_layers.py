@@ -13,12 +13,11 @@ import pytest
 
 from sparq.client.config import Config
 from sparq.client.connection import TURN_BYTES, Connection, open_connection
-from sparq.client.errors import ConnectionLostError, TlsError
 from sparq.protocol import commands
 from sparq.protocol.compression import PIECE_BYTES
 from sparq.protocol.receiver import MessageRun
 from tests.client.certificates import Certificates, certificates, server_context
-from tests.client.counterpart import Counterpart, frame
+from tests.client.counterpart import Counterpart
 from tests.client.scripted import listening, message_frame
 from tests.support.waiting import until
 
@@ -76,28 +75,6 @@ async def connected(files: Certificates, kind: str) -> AsyncIterator[tuple[Nsqd,
             await connection.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_commands_and_messages_pass_through_each_layer(
-    files: Certificates, kind: str
-) -> None:
-    """Commands and messages pass through each layer, however they are grouped."""
-    async with connected(files, kind) as (nsqd, connection):
-        received: list[bytes] = []
-        connection.on_messages = lambda run: received.extend(run.bodies())
-        for number in range(100):
-            connection.send(commands.fin(b"%016x" % number))
-        await until(lambda: len(nsqd.counterpart.received) == 101, 30)
-        for number in range(20):
-            nsqd.send(message_frame(number, b"body %d" % number))
-        nsqd.send(b"".join(message_frame(number, bytes(30_000)) for number in range(20, 40)))
-        await until(lambda: len(received) == 40, 30)
-
-    assert [line for _, line, _ in nsqd.counterpart.received[1:]] == [
-        b"FIN %016x" % number for number in range(100)
-    ]
-    assert received[7] == b"body 7"
-
-
 async def test_commands_of_a_turn_are_one_tls_record(
     files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,24 +124,6 @@ async def test_inflated_data_is_processed_over_several_turns(files: Certificates
         await until(transport.is_reading, 30)
 
 
-@pytest.mark.parametrize("kind", ["tls", "snappy", "tls+deflate"])
-async def test_damage_ends_the_connection(files: Certificates, kind: str) -> None:
-    """Damaged data ends the connection and is not delivered; requests get ConnectionLostError."""
-
-    def flip(sealed: bytearray) -> None:
-        sealed[len(sealed) // 2] ^= 1
-
-    async with connected(files, kind) as (nsqd, connection):
-        received: list[bytes] = []
-        connection.on_messages = lambda run: received.extend(run.bodies())
-        answer = connection.request(commands.pub("t", b"1"))
-        nsqd.send(message_frame(1, b"important" * 100), flip)
-        with pytest.raises(ConnectionLostError, match="TLS" if "tls" in kind else kind):
-            await answer
-
-    assert received == []
-
-
 async def test_a_frame_over_64_mib_is_refused(files: Certificates) -> None:
     """A frame over 64 MiB is refused by its size, since it costs a compressing sender nothing."""
     async with connected(files, "snappy") as (nsqd, connection):
@@ -172,41 +131,3 @@ async def test_a_frame_over_64_mib_is_refused(files: Certificates) -> None:
         lost = await connection.ended()
 
     assert "size 67108869" in str(lost)
-
-
-async def test_each_side_closes_with_close_notify(files: Certificates) -> None:
-    """Each side closes with TLS's close_notify, and handles the peer's as a normal end."""
-    async with connected(files, "tls") as (nsqd, connection):
-        assert nsqd.writer is not None
-        nsqd.writer.write(nsqd.counterpart.close_tls())
-        assert "closed by nsqd" in str(await connection.ended())
-
-    async with connected(files, "tls+snappy") as (nsqd, connection):
-        await connection.close()
-        await until(lambda: nsqd.counterpart.ended, 30)
-
-
-async def test_a_peer_that_closes_during_the_upgrade_is_reported(files: Certificates) -> None:
-    """A peer that closes during the upgrade, or is not trusted, is reported immediately."""
-
-    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"IDENTIFY\n")
-        writer.write(frame(0, b'{"tls_v1":true}'))
-        await reader.readexactly(100)
-        writer.transport.abort()
-
-    options: dict[str, Any] = {"tls_root_ca_file": str(files.authority)}
-    async with listening(hang_up) as address:
-        with pytest.raises(ConnectionLostError, match=r"\(TLS\)"):
-            await open_connection(address, Config(**options))
-
-    nsqd = Nsqd(files)
-    nsqd.counterpart = Counterpart(ALL, server_context(files, files.stranger))
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):  # the client sends an alert
-            await nsqd.serve(reader, writer)
-
-    async with listening(serve) as address:
-        with pytest.raises(TlsError, match="unable to get local issuer certificate"):
-            await open_connection(address, Config(**options))

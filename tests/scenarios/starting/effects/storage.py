@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sparq.protocol.commands import fin, mpub, pub, rdy, sub
+from sparq.protocol.commands import mpub, pub, rdy, sub
 from tests.support.flag_rows import FlagServer, Row
 from tests.support.v2_client import OK, V2Client, fin_each
 from tests.support.waiting import wait_for
@@ -77,74 +77,6 @@ def finish(server: FlagServer, name: str) -> None:
         assert line.ask(b"CLS\n")[1] == b"CLOSE_WAIT"
 
 
-def finish_files(server: FlagServer, name: str) -> None:
-    """Publish ten files of messages and finish them all."""
-    with V2Client(server) as line:
-        assert line.ask(sub(name, "c")) == OK
-        line.send(rdy(30))
-        for _ in range(30):
-            assert line.ask(pub(name, b"x" * 6000)) == OK
-            line.send(fin_each(line.messages(1)))
-        assert line.ask(b"CLS\n")[1] == b"CLOSE_WAIT"
-
-
-def fall_behind(server: FlagServer, name: str) -> None:
-    """Publish ten files of messages to a channel without consumers; the oldest must be dropped."""
-    server.post(f"/topic/create?topic={name}")
-    server.post(f"/channel/create?topic={name}&channel=c")
-    for _ in range(30):
-        server.post(f"/pub?topic={name}", b"x" * 6000)
-    wait_for(lambda: server.channel(name, "c")["voided_count"])
-    figures = server.channel(name, "c")
-    assert figures["voided_count"] + figures["depth"] == 30
-
-
-def max_channel_lag_bytes(server: FlagServer) -> None:
-    """A channel keeps at most this many unread bytes."""
-    fall_behind(server, "behind")
-    wait_for(lambda: server.channel("behind", "c")["depth"] * 6000 <= 40_000)
-
-
-def max_channel_lag_time(server: FlagServer) -> None:
-    """Unread messages older than this are dropped, however few they are."""
-    fall_behind(server, "late")
-    wait_for(lambda: server.channel("late", "c")["depth"] == 0)
-
-
-def message_ttl(server: FlagServer) -> None:
-    """Messages older than this are not delivered, and are counted as expired."""
-    server.post("/topic/create?topic=aged")
-    server.post("/channel/create?topic=aged&channel=c")
-    server.post("/pub?topic=aged", b"old")
-    time.sleep(0.4)  # the first message expires
-    server.post("/pub?topic=aged", b"young")
-    with V2Client(server) as line:
-        assert line.ask(sub("aged", "c")) == OK
-        line.send(rdy(5))
-        (message,) = line.messages(1)
-        assert message.body == b"young"
-        # Or it would be too old, too, once it is requeued.
-        line.send(fin(message.id))
-        wait_for(lambda: server.channel("aged", "c")["in_flight_count"] == 0)
-    figures = server.channel("aged", "c")
-    assert figures["expired_count"] == 1, figures
-
-
-def retention_bytes(server: FlagServer) -> None:
-    """At most this many bytes of finished messages are kept, and not much less."""
-    finish_files(server, "kept-bytes")
-    wait_for(lambda: topic(server, "kept-bytes")["log_bytes"] <= 90_000)
-    assert topic(server, "kept-bytes")["log_bytes"] >= 40_000
-
-
-def retention_time(server: FlagServer) -> None:
-    """Finished messages are kept for this time."""
-    finish_files(server, "kept-time")
-    # The same task handles both topics' files, this one's before the other's.
-    fall_behind(server, "then-behind")
-    assert topic(server, "kept-time")["log_messages"] == 30
-
-
 def latency(server: FlagServer, name: str) -> dict[str, Any]:
     """Return the channel's latency in /stats."""
     found: dict[str, Any] = server.channel(name, "c")["e2e_processing_latency"]
@@ -201,22 +133,6 @@ def broadcast_address(server: FlagServer) -> None:
 
 
 GROUPS = {
-    "kept for a time": [
-        Row("data-path", "{data}", data_path),
-        Row("max-bytes-per-file", 20_000, max_bytes_per_file),
-        Row("retention-time", "1h", retention_time),
-        Row("max-channel-lag-bytes", 40_000, max_channel_lag_bytes),
-    ],
-    "kept up to a size": [
-        Row("data-path", "{data}", data_path),
-        Row("max-bytes-per-file", 20_000, max_bytes_per_file),
-        Row("retention-bytes", 40_000, retention_bytes),
-        Row("max-channel-lag-time", "50ms", max_channel_lag_time),
-    ],
-    "delivered for a time": [
-        Row("data-path", "{data}", data_path),
-        Row("message-ttl", "300ms", message_ttl),
-    ],
     "storage": [
         Row("data-path", "{data}", data_path),
         Row("max-bytes-per-file", 20_000, max_bytes_per_file),

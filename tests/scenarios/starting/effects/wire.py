@@ -9,7 +9,6 @@ from sparq.protocol.commands import dpub, mpub, pub, rdy, sub
 from tests.scenarios.starting.effects.common import ADDRESSES, granted, help_says, identify, refused
 from tests.support.flag_rows import FlagServer, Row
 from tests.support.v2_client import OK, V2Client, fin_each
-from tests.support.waiting import wait_for
 
 
 def says(**facts: Any) -> Callable[[FlagServer], None]:
@@ -130,17 +129,6 @@ def max_deflate_level(server: FlagServer) -> None:
     assert server.get_json("/info")["max_deflate_level"] == 3
 
 
-def max_channel_consumers(server: FlagServer) -> None:
-    """A second consumer of a channel is refused until the first has left."""
-    with V2Client(server) as line:
-        assert line.ask(sub("few", "c")) == OK
-        text = "E_SUB_FAILED SUB failed consumers for few:c exceeds limit of 1"
-        refused(server, text, sub("few", "c"))
-    wait_for(lambda: server.channel("few", "c")["client_count"] == 0)
-    with V2Client(server) as line:
-        assert line.ask(sub("few", "c")) == OK
-
-
 def topology(server: FlagServer) -> None:
     """IDENTIFY and /info return region and zone."""
     says(topology_region="north", topology_zone="pole")(server)
@@ -209,7 +197,6 @@ GROUPS = {
         Row("min-output-buffer-timeout", "50ms", min_output_buffer_timeout),
         Row("output-buffer-timeout", "111ms", says(output_buffer_timeout=111)),
         Row("max-deflate-level", 3, max_deflate_level),
-        Row("max-channel-consumers", 1, max_channel_consumers),
         Row("node-id", 77, node_id),
     ],
     "features": [
