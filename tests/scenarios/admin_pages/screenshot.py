@@ -1,8 +1,7 @@
 """Writes docs/nsqadmin_light.png and docs/nsqadmin_dark.png: `make screenshot`.
 
 They show the first page of a running cluster: three nsqds, a shop's topics, and channels whose
-consumers keep up, lag or are missing. `make screenshot ARGS="--all FOLDER"` writes every page to a
-folder instead, light and dark, at the widths of a phone, a laptop and a wall display (`gallery`).
+consumers keep up, lag or are missing.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.scenarios.admin_pages import gallery
 from tests.scenarios.admin_pages.browser import Reader, started
 from tests.scenarios.admin_pages.cluster import Cluster, wait_for_nodes
 
@@ -23,16 +21,13 @@ LIVELY_SECONDS = 100.0
 SIZE = {"width": 1360, "height": 1180}
 
 
-def main(seconds: float, folder: Path | None, names: str, widths: list[int]) -> None:
+def main(seconds: float) -> None:
     """Run the cluster for some time, so that its charts have data; then take screenshots."""
     with tempfile.TemporaryDirectory() as home, Cluster(Path(home)) as cluster:
         wait_for_nodes(cluster)
         cluster.start_traffic()
         cluster.admin.get_json("/api/topics")
         with started() as browser:
-            if folder is not None:
-                gallery.take_all(cluster, folder, browser, seconds, names, widths=widths)
-                return
             time.sleep(seconds)
             first_page(cluster, browser)
 
@@ -53,8 +48,4 @@ def first_page(cluster: Cluster, browser: Any) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=LIVELY_SECONDS)
-    parser.add_argument("--all", type=Path, metavar="FOLDER")
-    parser.add_argument("--only", default="", metavar="REGEX", help="of --all only these pages")
-    parser.add_argument("--widths", type=int, nargs="+", default=gallery.WIDTHS, metavar="PIXELS")
-    given = parser.parse_args()
-    main(given.seconds, given.all, given.only, given.widths)
+    main(parser.parse_args().seconds)

@@ -84,19 +84,6 @@ def test_a_channel_is_paused_and_unpaused(reader: Reader, cluster: Cluster) -> N
     assert paused(cluster, "act.pause", "c") == {False}
 
 
-def test_a_topic_is_paused_and_unpaused(reader: Reader, cluster: Cluster) -> None:
-    """Pause and Unpause change the topic on every nsqd."""
-    cluster.create("act.topic")
-    reader.open("/topics/act.topic")
-    press_and_confirm(reader, "Pause", "Pause")
-    wait_for_notice(reader, "Paused: act.topic")
-    assert [topic_of(cluster, node, "act.topic")["paused"] for node in (0, 1)] == [True, True]
-
-    press_and_confirm(reader, "Unpause", "Unpause")
-    wait_for_notice(reader, "Unpaused: act.topic")
-    assert [topic_of(cluster, node, "act.topic")["paused"] for node in (0, 1)] == [False, False]
-
-
 def test_a_connection_is_closed(reader: Reader, cluster: Cluster) -> None:
     """The button asks first; then the consumer is disconnected, and the page says so."""
     cluster.create("act.close", "c")
@@ -143,55 +130,6 @@ def test_emptying_and_deleting_require_the_name(reader: Reader, cluster: Cluster
     assert topic_of(cluster, 0, "act.delete") == topic_of(cluster, 1, "act.delete") == {}
 
 
-def test_a_topic_is_emptied(reader: Reader, cluster: Cluster) -> None:
-    """Empty drops the messages of a topic without channels."""
-    cluster.create("act.empty")
-    cluster.publish("act.empty", b"1", b"2")
-    wait_for(lambda: topic_of(cluster, 0, "act.empty")["depth"] == 2)
-    reader.open("/topics/act.empty")
-    press_and_confirm(reader, "Empty…", "Empty", typed="act.empty")
-    wait_for_notice(reader, "Emptied: act.empty")
-
-    assert topic_of(cluster, 0, "act.empty")["depth"] == 0
-
-
-def test_a_node_is_tombstoned_for_a_topic(reader: Reader, cluster: Cluster) -> None:
-    """Tombstoning, on the page of a topic or of a node, deletes the topic on that node only."""
-    cluster.create("act.tomb")
-    cluster.create("act.tomb2")
-    first, second = cluster.nsqds[0].http, cluster.nsqds[1].http
-    reader.open("/topics/act.tomb")
-    press_and_confirm(reader, f"Tombstone {first}", "Tombstone", typed="act.tomb")
-    wait_for_notice(reader, "Tombstoned: act.tomb")
-    assert topic_of(cluster, 0, "act.tomb") == {}
-    assert topic_of(cluster, 1, "act.tomb") != {}
-
-    reader.open(f"/nodes/{second}")
-    reader.page.locator("select[name=topic]").select_option("act.tomb2")
-    reader.page.get_by_label("Type the topic's name").fill("act.tomb2")
-    reader.page.get_by_role("button", name="Tombstone", exact=True).click()
-    wait_for_notice(reader, "Tombstoned: act.tomb2")
-    assert topic_of(cluster, 1, "act.tomb2") == {}
-
-
-def test_topics_and_channels_are_created_and_deleted(reader: Reader, cluster: Cluster) -> None:
-    """Create makes a topic and a channel on nsqlookupd; Delete removes a topic that no nsqd has."""
-    reader.open("/lookup")
-    reader.page.get_by_label("Topic", exact=True).fill("act.made")
-    reader.page.get_by_label("Channel (if any)").fill("c")
-    reader.page.get_by_role("button", name="Create", exact=True).click()
-    wait_for_notice(reader, "Created: act.made/c")
-    assert cluster.lookupd.get_json("/channels?topic=act.made")["channels"] == ["c"]
-
-    reader.wait_for("act.made", "#live")
-    reader.page.get_by_role("button", name="Delete act.made", exact=True).click()
-    dialog = reader.page.locator("[popover]:popover-open")
-    dialog.locator("input[name=typed]").fill("act.made")
-    dialog.get_by_role("button", name="Delete", exact=True).click()
-    wait_for_notice(reader, "Deleted: act.made")
-    assert "act.made" not in cluster.lookupd.get_json("/topics")["topics"]
-
-
 def test_messages_are_requeued_finished_cancelled_and_copied(
     reader: Reader, cluster: Cluster
 ) -> None:
@@ -229,35 +167,6 @@ def test_messages_are_requeued_finished_cancelled_and_copied(
     assert nsqd.channel("act.messages", "c")["deferred_count"] == 0
 
 
-def test_a_message_in_flight_is_requeued(reader: Reader, cluster: Cluster) -> None:
-    """A requeued message leaves in_flight, waits again, and can be finished and delivered again."""
-    cluster.create("act.flight", "c")
-    keeper = cluster.consume("act.flight", "c", rdy=1, finishes=False, client_id="keeper")
-    cluster.publish("act.flight", b"held")
-    wait_for(lambda: cluster.nsqds[0].channel("act.flight", "c")["in_flight_count"] == 1)
-    reader.open("/messages?topic=act.flight&channel=c&show=in_flight")
-    assert "keeper" in reader.text("tbody")
-    keeper.close()  # its messages stay in flight until they time out
-    wait_for(lambda: cluster.nsqds[0].channel("act.flight", "c")["client_count"] == 0)
-    select_rows(reader, 0)
-    reader.page.get_by_role("button", name="Requeue").click()
-    wait_for_notice(reader, "Requeued: 1 message of act.flight/c")
-    assert cluster.nsqds[0].channel("act.flight", "c")["in_flight_count"] == 0
-    assert cluster.depth("act.flight", "c") == 1
-
-    reader.open("/messages?topic=act.flight&channel=c&show=waiting")
-    reader.page.locator("tbody th a").first.click()
-    assert "held" in reader.text(".body-full")
-    answer_question(reader, "Finish…", "Finish 1 message in act.flight/c?", "Finish")
-    wait_for_notice(reader, "Finished: 1 message of act.flight/c")
-    assert cluster.depth("act.flight", "c") == 0
-    reader.wait_for("finished", "#live")
-
-    reader.page.get_by_role("button", name="Deliver again").click()
-    wait_for_notice(reader, "Requeued: 1 message")
-    assert cluster.depth("act.flight", "c") == 1
-
-
 def test_a_channel_is_moved_back_with_the_chart(reader: Reader, cluster: Cluster) -> None:
     """Dragging on the chart only previews a time; the button moves the channel."""
     cluster.create("act.replay", "c", "keeps.the.log")
@@ -280,44 +189,6 @@ def test_a_channel_is_moved_back_with_the_chart(reader: Reader, cluster: Cluster
     answer_question(reader, "Move c to earliest…", "40 messages would be delivered again", "Move")
     wait_for_notice(reader, "Moved: act.replay/c to earliest")
     assert cluster.depth("act.replay", "c") == 40
-
-
-def test_copied_dead_letters_are_marked(reader: Reader, cluster: Cluster) -> None:
-    """A copy of a dead letter names the channels that get it.
-
-    The list marks it as sent back, and as returned if it fails again; the audit page lists the
-    copy.
-    """
-    cluster.create("act.mail", "c")
-    cluster.create("act.mail.dead", "redrive")
-    cluster.publish("act.mail.dead", b"first", b"second")
-
-    def copy(row: int) -> None:
-        select_rows(reader, row)
-        reader.page.get_by_role("button", name="Copy to a topic…").click()
-        reader.page.locator("[popover]:popover-open input[name=to]").fill("act.mail")
-        reader.press("Enter")
-        wait_for_notice(reader, "Its only channel gets them: c.")
-        reader.page.locator("#result").get_by_role("button", name="Copy").click()
-        wait_for_notice(reader, "Copied: 1 message of act.mail.dead to act.mail")
-
-    open_until(reader, "/dead-letters?topic=act.mail.dead", "button:text-is('Redrive')")
-    copy(1)
-    assert cluster.depth("act.mail", "c") == 1
-    reader.wait_for("sent back", "#found")
-    assert "came back" not in reader.text("#found")
-    cluster.publish("act.mail.dead", b"second", b"third", node=1)
-    open_until(reader, "/dead-letters?topic=act.mail.dead", "tbody input[type=checkbox]", 4)
-    rows = reader.page.locator("#found tr").all_inner_texts()
-    assert ["sent back" in row for row in rows] == [False, True, False, False]
-    assert ["came back" in row for row in rows] == [False, False, True, False]
-    copy(2)
-    cluster.publish("act.mail.dead", b"second")
-    reader.open("/dead-letters?topic=act.mail.dead")
-    reader.wait_for("came back 2 times", "#found")
-
-    reader.open("/audit?topic=act.mail.dead")
-    assert "copy_message" in reader.text("tbody tr")
 
 
 def test_dead_letters_are_redriven(reader: Reader, cluster: Cluster) -> None:
@@ -393,16 +264,3 @@ def test_the_notice_names_a_node_that_failed(browser: Any, cluster: Cluster) -> 
         finally:
             cluster.nsqds[1].start()
         assert cluster.nsqds[0].channel("act.partly", "c")["paused"]
-
-
-def test_a_reader_sees_no_action_buttons(browser: Any, cluster: Cluster) -> None:
-    """A user with only the role read sees no actions and no bodies."""
-    for reader in opened_page(
-        browser, cluster.url, extra_http_headers={"X-Forwarded-User": "somebody"}
-    ):
-        for path in ("/topics/orders", "/topics/orders/billing", "/lookup"):
-            reader.open(path)
-            assert reader.page.locator("main form[hx-post], main button.danger").count() == 0
-        reader.open("/messages?topic=orders&channel=shipping")
-        assert "A-100" not in reader.text()
-        assert reader.page.locator("main input[type=checkbox]").count() == 0

@@ -57,18 +57,6 @@ def test_deleting_by_keyboard_is_announced(reader: Reader, cluster: Cluster) -> 
     assert reader.page.locator("[popover]:popover-open").count() == 0
 
 
-def test_keys_select_messages_and_move_the_slider(reader: Reader, cluster: Cluster) -> None:
-    """`x` selects a row; the arrow keys move the slider below a chart."""
-    reader.open("/messages?topic=orders&channel=shipping&show=waiting")
-    reader.press("j", "x", "j", "x")
-    assert reader.page.locator("tbody input:checked").count() == 2
-
-    reader.open("/replay?topic=orders&channel=shipping")
-    reader.page.locator("#place").focus()
-    reader.press("End", "ArrowLeft")
-    reader.wait_for("would be delivered again", "#live")
-
-
 def test_the_first_tab_stop_skips_the_menu(reader: Reader) -> None:
     """The first Tab stop is a link that skips the menu."""
     reader.open("/topics")

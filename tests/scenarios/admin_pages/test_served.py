@@ -92,20 +92,6 @@ def test_scripts_and_styles_are_small_and_cached(cluster: Cluster) -> None:
     assert total < BYTES_MAX
 
 
-def test_a_file_of_another_version_is_revalidated(cluster: Cluster) -> None:
-    """A file with another version is revalidated; if unchanged, the answer is 304.
-
-    Other paths are 404.
-    """
-    answer, _ = get(cluster, "/static/app.css?v=old")
-    same, body = get(cluster, "/static/app.css", **{"If-None-Match": answer.headers["ETag"]})
-
-    assert answer.headers["Cache-Control"] == "no-cache"
-    assert (same.status, body) == (304, b"")
-    assert get(cluster, "/static/..%2Fsite.py")[0].status == 404
-    assert get(cluster, "/static/base.html")[0].status == 404
-
-
 def test_no_link_is_dead(cluster: Cluster) -> None:
     """No link on any page is dead."""
     cluster.lookupd.post("/topic/create?topic=served.nowhere")  # no nsqd has it

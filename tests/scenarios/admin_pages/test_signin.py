@@ -21,14 +21,7 @@ GRANTED = {
     "old": "administer,bodies",
 }
 LAST_DAY = {"old": "2020-01-01"}
-SHOP = "/topics/orders/billing"
 DELETE_AND_EMPTY = ("Empty…", "Delete…")
-TRY = """async ([path, fields]) => {
-  const headers = { "HX-Request": "true" };
-  const answer = await fetch(path, { method: "POST", headers, body: new URLSearchParams(fields) });
-  return answer.status;
-}"""
-"""Sends a request that the page does not offer, so that the server itself must refuse it."""
 
 
 @dataclass
@@ -82,11 +75,6 @@ def signed_in(reader: Reader, token: str) -> None:
     reader.page.wait_for_url(f"{reader.url}/")
 
 
-def status_of(reader: Reader, path: str, **fields: str) -> int:
-    """The status of a request that the page does not offer."""
-    return int(reader.page.evaluate(TRY, [path, fields]))
-
-
 def test_nothing_is_shown_without_a_token(visitor: Reader) -> None:
     """Without a token, every page and live part answers 401 with a link to the sign-in page."""
     for path in ("/", "/topics", "/messages?topic=orders", "/audit", "/live?view=/"):
@@ -111,47 +99,6 @@ def test_an_invalid_or_expired_token_starts_no_session(
     assert visitor.page.url == f"{visitor.url}/signin"
     assert visitor.page.context.cookies() == []
     assert visitor.page.goto(visitor.url + "/topics").status == 401
-
-
-def test_a_reader_sees_statistics_but_no_bodies(visitor: Reader, protected: ProtectedAdmin) -> None:
-    """With only the role read, no actions and bodies are shown, and changes are refused."""
-    signed_in(visitor, protected.tokens["rita"])
-    assert "rita may read." in visitor.page.inner_text("body")
-    for path in ("/topics/orders", SHOP, "/lookup", "/nodes", "/dead-letters?topic=orders.dead"):
-        visitor.open(path)
-        assert visitor.page.locator("main form[hx-post], main button.danger").count() == 0, path
-    visitor.open("/messages?topic=orders&channel=shipping")
-    assert "not shown" in visitor.text("#found")
-    assert "A-10" not in visitor.page.inner_text("body")
-    assert visitor.page.locator("a[href='/audit']").count() == 0
-    assert visitor.page.goto(visitor.url + "/audit").status == 403
-
-    visitor.open(SHOP)
-    assert status_of(visitor, SHOP, action="pause_channel") == 403
-    assert status_of(visitor, "/lookup", action="create", topic="signin.made") == 403
-
-
-def test_an_operator_can_pause_but_not_delete(
-    visitor: Reader, protected: ProtectedAdmin, cluster: Cluster
-) -> None:
-    """An operator can pause; Empty and Delete are neither shown nor accepted."""
-    cluster.create("signin.op", "c")
-    signed_in(visitor, protected.tokens["otto"])
-    assert "otto may operate." in visitor.page.inner_text("body")
-    visitor.open("/topics/signin.op/c")
-    assert visitor.page.get_by_role("button", name="Pause", exact=True).count() == 1
-    for name in DELETE_AND_EMPTY:
-        assert visitor.page.get_by_role("button", name=name).count() == 0
-    visitor.page.get_by_role("button", name="Pause", exact=True).click()
-    visitor.page.locator("#ask-pause").get_by_role("button", name="Pause").click()
-    visitor.wait_for("Paused: signin.op/c", "#result")
-    assert {nsqd.channel("signin.op", "c")["paused"] for nsqd in cluster.nsqds} == {True}
-
-    status = status_of(visitor, "/topics/signin.op/c", action="delete_channel", typed="c")
-    assert status == 403
-    assert all(nsqd.channel("signin.op", "c") for nsqd in cluster.nsqds)
-    visitor.open("/messages?topic=orders&channel=shipping")
-    assert "A-10" not in visitor.page.inner_text("body")
 
 
 def test_an_action_after_the_sessions_end_asks_to_sign_in(

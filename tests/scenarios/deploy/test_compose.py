@@ -72,14 +72,6 @@ def of_program(services: dict[str, Service], program: str) -> dict[str, Service]
     return {name: one for name, one in services.items() if one["command"][0] == program}
 
 
-def test_there_are_three_nsqds_two_nsqlookupds_and_nsqadmin(services: dict[str, Service]) -> None:
-    """There are 3 nsqds, 2 nsqlookupds, an nsqadmin, and a note that no engine has run them."""
-    counts = {program: len(of_program(services, program)) for program in PROGRAMS}
-
-    assert {"nsqd": 3, "nsqlookupd": 2, "nsqadmin": 1} == counts
-    assert "No container engine has run it" in compose.FILE.read_text().replace("\n# ", " ")
-
-
 def test_every_key_of_the_file_is_known(services: dict[str, Service]) -> None:
     """Every key is known, since engines refuse others; volumes and dependencies exist."""
     whole = compose.document()
@@ -126,29 +118,6 @@ def test_each_nsqd_has_its_own_id_volume_and_addresses(services: dict[str, Servi
         assert (name, "/var/lib/nsqd") == (one.lookupd.broadcast_address, one.data_path)
         assert lookupds == set(one.lookupd.tcp_addresses)
         assert {port: port for port in own} == compose.ports(found[name])
-
-
-def test_published_ports_are_unique(services: dict[str, Service]) -> None:
-    """Published ports are unique; each health check uses the port of its daemon's HTTP API."""
-    outside = [port for one in services.values() for port in compose.ports(one)]
-
-    assert sorted(set(outside)) == sorted(outside)
-    for name, one in services.items():
-        port = value(options(one), "http_address").rpartition(":")[2]
-        assert ["CMD", "healthcheck", port] == one["healthcheck"]["test"], name
-        assert port in map(str, compose.ports(one)), name
-
-
-def test_variables_make_services_reachable_from_other_machines() -> None:
-    """With the variables set, nsqds advertise this machine's name, and ports are public."""
-    pytest.importorskip("yaml", reason="needs PyYAML")
-    places = {"SPARQ_HOST": "broker.example", "SPARQ_BIND": "0.0.0.0"}
-    found = compose.services({**places, "NSQADMIN_ROLE": "operate"})
-    nsqds = of_program(found, "nsqd").values()
-
-    assert {"broker.example"} == {options(one).lookupd.broadcast_address for one in nsqds}
-    assert all(entry.startswith("0.0.0.0:") for one in found.values() for entry in one["ports"])
-    assert "operate" == options(found["nsqadmin"]).default_role
 
 
 class Engine:
@@ -248,23 +217,6 @@ def program(name: str) -> tuple[str, ...]:
     return (sys.executable, "-c", script)
 
 
-def listed(engine: Engine, port: int) -> set[str]:
-    """The nsqds that an nsqlookupd lists, by name and TCP port."""
-    script = (
-        "import json, urllib.request as request\n"
-        f"nodes = json.load(request.urlopen('http://localhost:{port}/nodes'))['producers']\n"
-        'print(*(f\'{one["broadcast_address"]}:{one["tcp_port"]}\' for one in nodes))'
-    )
-    return set(engine.exec(sys.executable, "-c", script).stdout.split())
-
-
-def test_each_nsqlookupd_lists_all_nsqds(engine: Engine) -> None:
-    """Each nsqlookupd lists all nsqds, with addresses that all services can reach."""
-    expected = {"nsqd-1:4150", "nsqd-2:4250", "nsqd-3:4350"}
-
-    wait_for(lambda: [expected, expected] == [listed(engine, port) for port in (4161, 4261)])
-
-
 def test_volumes_keep_messages_across_a_restart(engine: Engine) -> None:
     """SIGTERM ends each service with status 0 in its grace period; volumes keep messages.
 
@@ -308,21 +260,6 @@ def test_the_pages_compose_commands_work(services: dict[str, Service], engine: E
         said.append(ran.stdout)
     assert ["OK", "hello\n"] == said[:2]
     assert "greetings" in said[2]
-
-
-def test_nsqadmin_shows_the_cluster(engine: Engine) -> None:
-    """nsqadmin shows the cluster to a browser at the published address."""
-    script = (
-        "import urllib.request as request\n"
-        "place, headers = 'http://localhost:4171/api/nodes', {'Host': '127.0.0.1:4171'}\n"
-        "print(request.urlopen(request.Request(place, headers=headers)).read().decode())"
-    )
-
-    def nsqds_in_browser() -> set[str]:
-        told = engine.exec(sys.executable, "-c", script).stdout
-        return set(re.findall(r'"broadcast_address": ?"([^"]+)"', told))
-
-    wait_for(lambda: {"nsqd-1", "nsqd-2", "nsqd-3"} == nsqds_in_browser())
 
 
 def test_health_checks_report_the_cause(engine: Engine) -> None:

@@ -56,13 +56,6 @@ def test_hadolint_reports_nothing() -> None:
     assert (0, "", "") == (linted.returncode, linted.stdout, linted.stderr)
 
 
-def test_a_note_states_that_no_engine_has_built_the_images() -> None:
-    """A note before the first instruction states that no engine has built the images yet."""
-    text = dockerfile.DOCKERFILE.read_text(encoding="utf-8")
-
-    assert "# No container engine has built or run these images yet." in text.partition("\nARG ")[0]
-
-
 def test_copied_files_exist_and_are_not_ignored() -> None:
     """Each copied file is in the checkout and not excluded by deploy/Dockerfile.dockerignore."""
     shown = [line[1:] for line in DOCKERIGNORE.read_text().splitlines() if line.startswith("!")]
@@ -85,19 +78,6 @@ def test_packages_are_pinned_by_the_locks() -> None:
         locked = "--require-hashes" in step and " -r locks/" in step
         assert locked or step.endswith("--no-index dist/*.whl"), step
     assert "://" not in dockerfile.DOCKERFILE.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("target", ["nsqd", "pipeline"])
-def test_an_image_runs_as_an_ordinary_user(target: str) -> None:
-    """Images have no entrypoint, and run as user 10001: Kubernetes sees that it is not root."""
-    stages = dockerfile.stages()
-    (made,) = stages["base"].of("RUN")
-
-    assert ["10001:10001"] == stages[target].of("USER")
-    assert ["SIGTERM"] == stages[target].of("STOPSIGNAL")
-    assert [] == stages[target].of("ENTRYPOINT")
-    assert "base" == stages[target].origin
-    assert "useradd --uid 10001 --gid 10001" in made
 
 
 def test_the_image_has_a_java_home(tmp_path: Path) -> None:
@@ -131,22 +111,6 @@ def pod(**more: str) -> dict[str, str]:
     }
 
 
-def test_the_executors_command_is_what_spark_expects(executor: ModuleType) -> None:
-    """The command has Java's options in numerical order, the class path, and all arguments."""
-    options = {"SPARK_JAVA_OPT_10": "-Dlast=1", "SPARK_JAVA_OPT_2": "-Dfirst=a b"}
-    paths = {"SPARK_CONF_DIR": "/conf", "SPARK_CLASSPATH": "/extra/*", "JAVA_HOME": "/java"}
-
-    words = executor.command(pod(**options, **paths), "/spark")
-
-    assert [
-        *("/java/bin/java", "-Dfirst=a b", "-Dlast=1", "-Xms512m", "-Xmx512m"),
-        *("-cp", "/conf:/extra/*:/spark/jars/*", executor.BACKEND),
-        *("--driver-url", "spark://CoarseGrainedScheduler@127.0.0.1:1", "--executor-id", "3"),
-        *("--cores", "2", "--app-id", "spark-1", "--hostname", "127.0.0.1"),
-        *("--resourceProfileId", "0", "--podName", "clicks-exec-3"),
-    ] == words
-
-
 def run_executor(
     variables: dict[str, str], folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
@@ -160,14 +124,6 @@ def run_executor(
         cwd=folder,
         env=variables,
     )
-
-
-def test_a_missing_variable_is_named() -> None:
-    """A missing variable ends the program with status 1 and a message that names it."""
-    ran = run_executor({"PATH": os.environ["PATH"], **pod(SPARK_EXECUTOR_ID="")})
-
-    said = "executor: SPARK_EXECUTOR_ID is not set: only Spark's driver can start an executor\n"
-    assert (1, "", said) == (ran.returncode, ran.stdout, ran.stderr)
 
 
 @pytest.mark.timeout(2 * SECONDS_MAX)

@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import stat
-import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,10 +17,9 @@ import pytest
 
 from tests.scenarios.deploy import dockerfile
 from tests.scenarios.deploy.building import Container, Stages
-from tests.scenarios.interop.environments import INSTALL_SECONDS_MAX, ROOT, Missing
+from tests.scenarios.interop.environments import INSTALL_SECONDS_MAX, Missing
 from tests.support.waiting import wait_for
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 TARGET = "nsqd"
 AS_NSQ = "nsq"
 """The target that takes the place of NSQ's own image: as `nsqd`, but it runs as root."""
@@ -67,19 +65,6 @@ def volume(tmp_path: Path, stages: Stages) -> Path:
     folder.mkdir(mode=0o700)
     os.chown(folder, int(stages.user(TARGET)), int(stages.user(TARGET)))
     return folder
-
-
-def test_the_image_has_all_programs_but_no_build_tools(stages: Stages) -> None:
-    """The image has each console script and the health check, but no pip and no setuptools."""
-    home = stages.seen(TARGET) / "opt" / "sparq"
-    (packages,) = home.glob("lib/python*/site-packages")
-    names = {path.name for path in packages.iterdir()}
-
-    assert {*PROJECT["scripts"], "healthcheck"} <= {path.name for path in (home / "bin").iterdir()}
-    assert {"sparq", "numpy"} <= names
-    compiled = {path.name.partition(".")[0] for path in packages.glob("sparq/**/*.pyc")}
-    assert {path.stem for path in packages.glob("sparq/**/*.py")} == compiled
-    assert set() == names & {"pip", "setuptools", "wheel", "pyspark"}
 
 
 def test_the_image_is_slim(stages: Stages) -> None:
@@ -129,34 +114,6 @@ def test_a_daemon_runs_and_stops_in_its_container(
         assert [stages.user(TARGET)] * 4 == re.findall(r"^Uid:\t(.*)$", facts, re.M)[0].split()
         assert {"0"} == set(re.findall(r"^Cap(?:Prm|Eff|Bnd):\t0*(\d)$", facts, re.M))
         assert 0 == container.stop(getattr(signal, word), STOP_SECONDS), container.log_text
-
-
-def test_the_command_of_the_image_is_nsqd(stages: Stages, volume: Path, tmp_path: Path) -> None:
-    """The image's command is nsqd: a message published to it is on its volume after a restart."""
-    (words,) = dockerfile.stages()[TARGET].of("CMD")
-    command = re.findall(r'"([^"]+)"', words)
-    address = "--nsqd-tcp-address=127.0.0.1:4150"
-    with stages.container(TARGET, tmp_path / "first", *command, nsqd=volume) as container:
-        wait_for(lambda: is_healthy(container), READY_SECONDS, lambda: container.log_text)
-        sent = container.exec("to_nsq", "--topic=greetings", address, given="hello\n")
-        assert (0, "") == (sent.returncode, sent.stdout), sent.stderr
-        container.stop(signal.SIGKILL, STOP_SECONDS)
-    with stages.container(TARGET, tmp_path / "second", *command, nsqd=volume) as container:
-        wait_for(lambda: is_healthy(container), READY_SECONDS, lambda: container.log_text)
-        got = container.exec("nsq_tail", "--topic=greetings", "--channel=c", "-n=1", address)
-
-    assert (0, "hello\n") == (got.returncode, got.stdout), got.stderr
-
-
-def test_programs_are_where_nsqs_image_has_them(stages: Stages) -> None:
-    """The daemons and NSQ's tools are in /usr/local/bin and in the root of the file system."""
-    root = stages.seen(AS_NSQ)
-    names = {path.name for path in (root / "opt/sparq/bin").glob("*nsq*")}
-
-    assert {*DAEMONS, "nsq_tail", "nsq_to_file", "nsq_stat", "to_nsq"} <= names
-    for name in names:
-        for place in (root, root / "usr/local/bin"):
-            assert f"/opt/sparq/bin/{name}" == str((place / name).readlink()), name
 
 
 def test_the_commands_of_nsqs_chart_run(stages: Stages, tmp_path: Path) -> None:

@@ -60,12 +60,6 @@ def _systemd() -> None:
         pytest.skip("needs systemd-analyze")
 
 
-def test_each_daemon_has_a_unit() -> None:
-    """Each of the three daemons has a unit and a sample configuration file."""
-    assert sorted([*PROGRAMS, "nsqd@"]) == [unit.stem for unit in UNITS]
-    assert sorted(PROGRAMS) == sorted(path.stem for path in DEPLOY.glob("*.toml"))
-
-
 @pytest.mark.usefixtures("_systemd")
 def test_systemd_verifies_the_units(tmp_path: Path) -> None:
     """`systemd-analyze verify` reports nothing, with the path of the programs replaced."""
@@ -114,45 +108,6 @@ def test_the_daemon_accepts_execstart_and_the_sample_file(unit: Path) -> None:
         assert value(taken, "broadcast_address").endswith(".example")
     assert settings(unit, "ExecReload") == ["/bin/kill -HUP $MAINPID"]
     assert settings(unit, "Type") == ["notify"]
-
-
-def test_the_template_is_the_unit_of_nsqd_with_its_own_file_and_data() -> None:
-    """nsqd@.service differs from nsqd.service in the name, the file and the data path alone."""
-    one, many = (
-        (DEPLOY / "systemd" / name).read_text(encoding="utf-8").partition("[Unit]")[2]
-        for name in ("nsqd.service", "nsqd@.service")
-    )
-
-    assert many.count("%i") == 5
-    assert one == many.replace("-%i", "").replace(" %i", "")
-
-
-def test_the_sample_of_nsqd_first_says_what_another_machine_needs() -> None:
-    """Before any setting, nsqd.toml says how nsqadmin on another machine reaches this nsqd."""
-    text = (DEPLOY / "nsqd.toml").read_text(encoding="utf-8")
-    first = " ".join(text.partition("\nbroadcast_address")[0].replace("\n#", " ").split())
-
-    (address,) = re.findall(r'on another machine need http_address = "([^"]+)"', first)
-    assert ("0.0.0.0:4151", True) == (address, "token_file" in first)
-
-
-@pytest.mark.parametrize(
-    ("name", "flag"),
-    [
-        ("nsqd", "--data-path=/var/lib/nsqd"),
-        ("nsqadmin", "--audit-log=/var/lib/nsqadmin/audit.log"),
-    ],
-)
-def test_data_is_in_systemds_state_directory(name: str, flag: str) -> None:
-    """The data is in the unit's StateDirectory below /var/lib, the only folder it may write to."""
-    (unit,) = (unit for unit in UNITS if unit.stem == name)
-    (folder,) = settings(unit, "StateDirectory")
-
-    assert f"/var/lib/{folder}" in flag
-    assert flag in settings(unit, "ExecStart")[0].split()
-    assert (["strict"], ["0700"]) == tuple(
-        settings(unit, key) for key in ("ProtectSystem", "StateDirectoryMode")
-    )
 
 
 @pytest.mark.usefixtures("_systemd")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.deploy import pins, wheel
+from tests.scenarios.deploy import wheel
 from tests.scenarios.interop.environments import INSTALL_SECONDS_MAX, Missing
 
 ROOT = Path(__file__).parents[3]
@@ -67,19 +67,6 @@ def test_the_wheel_has_all_modules_and_no_tests(built: Path) -> None:
     assert {name.partition("/")[0] for name in names} == PACKAGES
 
 
-def test_the_extras_are_those_of_the_project(built: Path) -> None:
-    """The wheel has each extra of pyproject.toml, with the packages listed there."""
-    metadata = pins.metadata(built)
-    needed = [str(line) for line in metadata.get_all("Requires-Dist", [])]
-    extras = PROJECT["optional-dependencies"]
-
-    assert sorted(extras) == sorted(metadata.get_all("Provides-Extra", []))
-    assert {"spark", "otel"} <= set(extras)
-    for extra, wanted in extras.items():
-        assert len(wanted) == sum(f'extra == "{extra}"' in line for line in needed), extra
-    assert len(PROJECT["dependencies"]) == sum("extra ==" not in line for line in needed)
-
-
 def test_every_program_starts(programs: Path, tmp_path: Path) -> None:
     """Each console script exists and starts, without any extra."""
     names = sorted(PROJECT["scripts"])
@@ -93,19 +80,6 @@ def test_every_program_starts(programs: Path, tmp_path: Path) -> None:
         assert name in said
         assert version.startswith(f"{name} v")
         assert f" sparq {PROJECT['version']}" in " ".join(version.split())
-
-
-def test_a_program_without_its_extra_names_it(programs: Path, tmp_path: Path) -> None:
-    """Without its extra, the pipeline and the spans report which one to install."""
-    pipelines = [wheel.run(programs / "sparq", word, folder=tmp_path) for word in ("run", "up")]
-    line = "import sparq.client.telemetry"
-    spans = wheel.run(programs / "python", "-c", line, folder=tmp_path)
-
-    for pipeline in pipelines:
-        assert 1 == pipeline.returncode
-        assert "pip install 'sparq-mq[spark]'" in pipeline.stderr
-    assert 1 == spans.returncode
-    assert "needs OpenTelemetry: pip install 'sparq-mq[otel]'" in spans.stderr
 
 
 def test_the_installed_types_are_found(programs: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ ROWS: Final = {
     ),
     "S-2": (
         "the tools check names again, and write files only below their output folder",
-        (f"{HERE}test_tool_files.py",),
+        (f"{HERE}test_tool_files.py", "tools/test_files.py"),
     ),
     "S-3": (
         "topics, channels, connections and the bytes of a topic can be limited",

@@ -184,23 +184,6 @@ async def nobody(daemon: Daemon) -> None:
     await until(is_empty)
 
 
-@pytest.mark.parametrize("then", ["500", "no authorizations", "no topic that is called so"])
-async def test_commands_are_refused_after_permissions_expire(tmp_path: Path, then: str) -> None:
-    """When permissions expire and the auth server no longer grants them, commands are refused."""
-    bad = BAD_ANSWERS[then]
-    async with running(ALL, bad) as authd, guarded(tmp_path, authd.address) as daemon:
-        for command in (ATTEMPTS["PUB"], ATTEMPTS["MPUB"], ATTEMPTS["DPUB"], ATTEMPTS["SUB"]):
-            authd.answers[:] = [(200, ALL), bad if isinstance(bad, tuple) else (200, bad)]
-            async with connected(daemon) as client:
-                client.send(c.auth(b"key") + c.pub("seen", b"x"))
-                assert [0, 0] == [(await client.frame())[0] for _ in range(2)]
-                permissions = session_of(daemon).permissions
-                assert permissions is not None
-                permissions.begin(-(1 << 62))
-                assert not was_let_in(daemon, await attempt(client, command))
-            await nobody(daemon)
-
-
 SPOOFED = {
     "common_name": "admin",
     "tls": "true",

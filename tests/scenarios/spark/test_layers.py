@@ -11,7 +11,7 @@ import pytest
 from sparq.client.blocking.connection import BlockingConnection
 from sparq.protocol import commands
 from sparq.wire.layer_options import LayerOptions
-from tests.client.authd import READER, SECRET, running_authd
+from tests.client.authd import SECRET, running_authd
 from tests.client.certificates import certificates
 from tests.support.own_topic import own_topic
 from tests.support.servers import spawn_nsqd
@@ -121,32 +121,3 @@ def test_a_stream_is_written_to_a_topic(spark, nsqd, options, tmp_path):
     assert '"numInputRows": 200' in told
     assert SECRET not in told
     assert not any(SECRET.encode() in text for text in kept)
-
-
-@pytest.mark.parametrize(
-    ("changed", "text"),
-    [
-        ({"Auth_Secret": "guess"}, "E_AUTH_FAILED AUTH failed"),
-        ({"Auth_Secret": ""}, "set the option auth_secret"),
-        ({"Auth_Secret": READER, "sink": "yes"}, "E_UNAUTHORIZED AUTH failed for MPUB"),
-        ({"tls_root_ca_file": "stranger"}, "TLS with nsqd .* failed: .*certificate"),
-        ({"tls_root_ca_file": "/no/such"}, "option tls_root_ca_file '/no/such': No such file"),
-        ({"deflate": "true"}, "option snappy and deflate cannot be combined"),
-        ({"tls_min_version": "ssl3.0"}, "option tls_min_version must be one of"),
-    ],
-)
-def test_a_refused_connection_is_reported_by_spark(spark, files, options, changed, text):
-    """A refused connection or option is reported by Spark clearly, without the secret."""
-    changed = dict(changed)
-    if changed.get("tls_root_ca_file") == "stranger":
-        changed["tls_root_ca_file"] = str(files.stranger)
-    given = {**options, "topic": "refused", **changed}
-    frame = spark.range(3).selectExpr("CAST(id AS STRING) AS body")
-    with pytest.raises(Exception, match=text) as refused:
-        if given.pop("sink", ""):
-            frame.write.format("nsq").mode("append").options(**given).save()
-        else:
-            spark.read.format("nsq").options(**given).load().collect()
-
-    assert SECRET not in str(refused.value)
-    assert given["Auth_Secret"] in ("", SECRET) or given["Auth_Secret"] not in str(refused.value)

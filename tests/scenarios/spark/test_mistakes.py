@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from sparq.spark.data_source import NsqDataSource
-from tests.client.authd import READER, SECRET, running_authd
+from tests.client.authd import SECRET, running_authd
 from tests.client.certificates import certificates
 from tests.spark.test_data_source import FULL
 from tests.support.published import publish
@@ -107,28 +107,6 @@ def mistake(**options: str) -> str:
     return text
 
 
-@pytest.mark.parametrize(
-    ("changed", "texts"),
-    [
-        ({"topik": "x"}, ["unknown option topik", "did you mean topic"]),
-        ({"maxOffsetsPerTrigger": "many"}, ["option maxOffsetsPerTrigger", "'many'"]),
-        ({"startingOffsets": '{"h:1": 5}'}, ["option startingOffsets", "found for h:1"]),
-        ({"topic": "", "topics": "a b"}, ["option topics", '"a b"']),
-        ({"channel": "a/b"}, ["option channel", '"a/b"']),
-        ({"nsqd_tcp_addresses": "localhost"}, ["option nsqd_tcp_addresses", "'localhost'"]),
-        ({"nsqd_tcp_addresses": "nowhere.invalid:4150"}, ["nsqd nowhere.invalid:4150"]),
-        ({"tls_root_ca_file": "/no/such"}, ["option tls_root_ca_file '/no/such'"]),
-        ({"tls_v1": "true"}, ["nsqd", "TLS"]),
-    ],
-)
-def test_a_mistake_in_an_option(plain, changed, texts):
-    """An invalid option raises a sentence with its name and its value."""
-    said = mistake(**{"nsqd_tcp_addresses": plain.tcp, **changed})
-
-    for text in texts:
-        assert text in said
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_mistake_in_an_address(plain, lookupd, stream):
     """A port of another NSQ daemon, or one that refuses, is named in the error."""
@@ -170,8 +148,3 @@ def test_wrong_credentials_are_named_in_the_error(guarded, credentials, files):
         said = mistake(**{**address, **careless, **changed})
         assert text in said
         assert SECRET not in said
-
-
-def test_permission_to_subscribe_is_enough_for_reading(guarded, credentials):
-    """A secret that only permits subscribing is enough for reading."""
-    assert begin(nsqd_tcp_addresses=guarded.tcp, **{**credentials, "auth_secret": READER})

@@ -225,23 +225,3 @@ def test_the_bytes_of_micro_batches_are_limited(spark, nsqd, topic, tmp_path):
         query.stop()
     assert query.exception() is None
     assert [2, 20] == [count for count in counts if count]
-
-
-def test_a_mistake_in_the_topics_is_one_sentence(spark, nsqd, topic, lookupd):
-    """Contradictory or invalid topic options raise an OptionError in load().
-
-    A pattern without any matching topic raises an error in the read.
-    """
-    for options, text in (
-        ({"topic": topic, "topics": "a"}, "the options topic and topics exclude each other"),
-        (
-            {"topicsPattern": "a("},
-            "option topicsPattern: .* is not a valid Python regular expression",
-        ),
-        ({"topicsPattern": "a.*"}, "option topicsPattern: also set lookupd_http_addresses"),
-    ):
-        with pytest.raises(Exception, match=f"OptionError: {text}"):
-            spark.read.format("nsq").options(nsqd_tcp_addresses=nsqd.tcp, **options).load()
-    none = {"topicsPattern": "nix.*", "lookupd_http_addresses": lookupd.http}
-    with pytest.raises(Exception, match="nsqlookupd lists no topic that matches nix"):
-        spark.read.format("nsq").options(**none).load().collect()

@@ -1,6 +1,5 @@
 """The data source in a real Spark session, with real nsqd and nsqlookupd processes."""
 
-import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
@@ -104,18 +103,6 @@ def test_a_batch_read_gives_every_message_with_its_columns(spark, nsqds, topic):
     assert began < min(stamps) <= max(stamps) < datetime.now(UTC) + timedelta(seconds=1)
 
 
-def test_a_batch_may_start_at_a_time(spark, nsqds, topic):
-    """startingTimestamp excludes messages published before it; a schema selects columns."""
-    publish_batches(nsqds[0], topic, numbered(0, 10))
-    before_ms = time.time_ns() // 1_000_000
-    between_ms = wait_for(lambda: max(0, time.time_ns() // 1_000_000 - before_ms)) + before_ms
-    publish_batches(nsqds[0], topic, numbered(10, 15))
-    reader = reading(spark.read, topic, nsqds[0], startingTimestamp=str(between_ms))
-    rows = reader.schema("body BINARY, topic STRING").load().collect()
-
-    assert [10, 11, 12, 13, 14] == sorted(int(body) for body, _ in rows)
-
-
 def test_a_finished_run_continues_from_its_checkpoint(spark, nsqds, topic, tmp_path):
     """Each run reads the new messages in batches within the limit; nsqd shows progress as depth."""
     publish_batches(nsqds[0], topic, numbered(0, 500))
@@ -193,40 +180,6 @@ def test_a_batch_is_written_to_topics(spark, nsqds, topic):
     assert (11, 991) == (few.count(), many.count())
 
 
-def test_a_stream_is_written_to_a_topic(spark, nsqds, lookupd, topic, tmp_path):
-    """A stream is written to nsqds found by nsqlookupd; the option overrides the topic column."""
-    publish_batches(nsqds[0], topic, numbered(0, 300))
-    for nsqd in nsqds:
-        publish_batches(nsqd, f"{topic}.copy", [b"first"])
-    stream = reading(spark.readStream, topic, *nsqds, channel="copy", startingOffsets="earliest")
-    query = (
-        stream.load()
-        .writeStream.format("nsq")
-        .option("topic", f"{topic}.copy")
-        .option("lookupd_http_addresses", lookupd.http)
-        .option("checkpointLocation", str(tmp_path))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination(WAIT_SECONDS)
-    copies = reading(spark.read, f"{topic}.copy", *nsqds).load().collect()
-
-    assert query.exception() is None
-    assert Counter([b"first", b"first", *numbered(0, 300)]) == Counter(
-        bytes(row.body) for row in copies
-    )
-
-
-def test_an_invalid_row_publishes_nothing(spark, nsqds, topic):
-    """An invalid row raises an error with its position, and nothing is published."""
-    options = {"topic": topic, "nsqd_tcp_addresses": nsqds[0].tcp}
-    body = "IF(id = 14999, CAST(NULL AS STRING), CAST(id AS STRING)) AS body"
-    rows = spark.range(0, 15_000, 1, 1).selectExpr(body)
-    with pytest.raises(Exception, match=r"row 14999 of partition 0 .* has no body \(null\)"):
-        rows.write.format("nsq").mode("append").options(**options).save()
-    assert not nsqds[0].get_json(f"/stats?format=json&topic={topic}")["topics"]
-
-
 def test_an_nsqd_without_range_reading_is_named_by_load(spark, topic):
     """load() names an nsqd that cannot read ranges, such as Go's."""
     with RangeServer(ranges=0) as plain:
@@ -234,49 +187,6 @@ def test_an_nsqd_without_range_reading_is_named_by_load(spark, topic):
         for source in (spark.readStream, spark.read):
             with pytest.raises(Exception, match=f"nsqd {plain.address} .* cannot read ranges"):
                 source.format("nsq").options(**options).load()
-
-
-def test_a_mistake_in_the_options_is_one_sentence(spark, lookupd, nsqds, topic, tmp_path):
-    """Invalid options raise one sentence in load() and save(), before any query runs.
-
-    A stream without a channel raises it when it starts. None of the errors is Spark's
-    UnboundLocalError.
-    """
-    good = {"topic": topic, "channel": "c", "nsqd_tcp_addresses": nsqds[0].tcp}
-    wrong = {"topic": topic, "channel": "c", "lookupd_http_addresses": lookupd.tcp}
-    rows = spark.range(1).selectExpr("CAST(id AS STRING) AS body")
-    port = f"option lookupd_http_addresses: {lookupd.tcp} is not an nsqlookupd's HTTP port: "
-    for source, options, text in (
-        (spark.readStream, {**good, "startingOffset": "x"}, "OptionError: unknown option st"),
-        (spark.read, {**good, "failOnDataLoss": "x"}, "OptionError: option failOnDataLoss: expec"),
-        (spark.readStream, wrong, f"WrongPeerError: {port}"),
-    ):
-        with pytest.raises(Exception, match=text):
-            source.format("nsq").options(**options).load()
-    for options, text in (({**good, "topik": "x"}, "did you mean topic"), (wrong, port)):
-        with pytest.raises(Exception, match=text):
-            rows.write.format("nsq").mode("append").options(**options).save()
-
-    channelless = {key: value for key, value in good.items() if key != "channel"}
-    stream = spark.readStream.format("nsq").options(**channelless).load()
-    query = archive(stream, tmp_path, availableNow=True)
-    with pytest.raises(Exception, match="OptionError: set the option channel") as caught:
-        query.awaitTermination(WAIT_SECONDS)
-    assert "UnboundLocalError" not in str(caught.value)
-
-
-def test_other_save_modes_than_append_are_refused(spark, nsqds, topic):
-    """Only mode `append` is accepted: a topic is neither overwritten nor created exclusively."""
-    rows = spark.range(1).selectExpr("CAST(id AS STRING) AS body").write.format("nsq")
-    rows = rows.options(topic=topic, nsqd_tcp_addresses=nsqds[0].tcp)
-    for mode, text in (
-        ("overwrite", r"a topic cannot be overwritten: use mode\('append'\)"),
-        ("error", "cannot be written in the .ErrorIfExists. mode"),
-        ("ignore", "cannot be written in the .Ignore. mode"),
-    ):
-        with pytest.raises(Exception, match=text):
-            rows.mode(mode).save()
-    assert {} == nsqds[0].channel(topic, "any")
 
 
 def test_a_topic_that_never_had_a_message_is_logged(spark, spark_log, nsqds, lookupd, tmp_path):

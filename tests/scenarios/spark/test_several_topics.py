@@ -12,7 +12,7 @@ import pytest
 from sparq.client.range_reader import RangeReader
 from sparq.spark import connections, source
 from sparq.spark.connections import NsqdDiscovery, TopicAt
-from sparq.spark.errors import DataLossError, SparkNsqError, UnreachableError
+from sparq.spark.errors import DataLossError, UnreachableError
 from sparq.spark.offsets import TopicSelection, parse_key
 from sparq.spark.options import ClusterOptions, SourceOptions
 from sparq.spark.ranges import SCHEMA
@@ -166,38 +166,6 @@ def test_one_limit_covers_all_topics(steady, made, prefix):
     follower.read(22)
 
 
-def test_starting_offsets_can_be_set_by_topic(steady, made, prefix):
-    """startingOffsets can be set for a topic at an nsqd, or for a topic."""
-    first, second = prefix + "a", prefix + "b"
-    for topic in (first, second):
-        publish(steady, topic, b"1", b"2", b"3")
-    everything = made(topics=f"{first},{second}", channel="first")
-    everything.read(6)
-    index = min(
-        place
-        for key, place in indexes(everything.batches[0][0]).items()
-        if parse_key(key).topic == first
-    )
-    text = f'{{"{first}": {{"{steady.tcp}": {index + 1}}}, "{second}": "latest"}}'
-    follower = made(topics=f"{first},{second}", startingOffsets=text)
-    publish(steady, second, b"4")
-    follower.read(3)
-
-    assert ([b"2", b"3"], [b"4"]) == (follower.bodies(first), follower.bodies(second))
-
-
-def test_a_batch_read_names_a_topic_that_no_nsqd_has(lookupd, steady, prefix):
-    """A batch read names a topic that no nsqd has, so that a misspelt name is noticed."""
-    publish(steady, prefix + "a", b"1")
-    is_known(lookupd, (steady, prefix + "a"))
-    given = {"lookupd_http_addresses": lookupd.http}
-
-    with pytest.raises(SparkNsqError, match=f"topic not found at any nsqd: {prefix}b$"):
-        batch(topics=f"{prefix}a,{prefix}b", **given)
-    with pytest.raises(SparkNsqError, match="nsqlookupd lists no topic that matches nix"):
-        batch(topicsPattern="nix.*", **given)
-
-
 # What is read again
 
 
@@ -326,28 +294,6 @@ def test_a_deleted_topic_is_not_recreated(both, made, prefix, fail, caplog):
         assert [b"1", b"4", b"5"] == follower.bodies(gone)
 
 
-def test_topics_of_a_killed_nsqd_continue_where_they_were(both, made, prefix):
-    """While an nsqd is down the others are read; later its topics continue where they were."""
-    lookupd, steady, nsqd = both
-    first, second = prefix + "a", prefix + "b"
-    for topic in (first, second):
-        publish(nsqd, topic, b"1")
-        publish(steady, topic, b"2")
-        is_known(lookupd, (nsqd, topic), (steady, topic))
-    follower = made(topics=f"{first},{second}")
-    follower.read(4)
-    nsqd.kill9()
-    for topic in (first, second):
-        publish(steady, topic, b"3")
-    follower.read(6)
-    nsqd.start()
-    for topic in (first, second):
-        publish(nsqd, topic, b"4")
-    follower.read(8)
-
-    assert [b"1", b"2", b"3", b"4"] == follower.bodies(first) == follower.bodies(second)
-
-
 def test_an_nsqd_that_returns_empty_is_a_loss_for_each_topic(both, made, prefix, caplog):
     """An nsqd that returns empty is one reported loss per topic; its new messages are read."""
     lookupd, steady, nsqd = both
@@ -401,33 +347,6 @@ def test_an_nsqd_that_moves_is_found_by_its_logs(lookupd, nsqd, made, prefix):
     assert {nsqd.tcp} == {parse_key(key).address for key in indexes(follower.offset)}
 
 
-def test_a_silent_nsqd_is_not_asked_for_each_topic(lookupd, steady, made, prefix, monkeypatch):
-    """The timeout of an unresponsive nsqd is awaited once per refresh, not once per topic."""
-    topics = [prefix + name for name in "abc"]
-    for topic in topics:
-        publish(steady, topic, b"1")
-        is_known(lookupd, (steady, topic))
-    follower = made(topics=",".join(topics))
-    follower.read(3)
-    nsqds, asked = follower.reader._fleet, []
-
-    def silent(_reader, topic, *_channel):
-        asked.append(topic)
-        raise TimeoutError("timed out")
-
-    with monkeypatch.context() as patched:
-        for question in ("ends", "attach"):
-            patched.setattr(RangeReader, question, silent)
-        assert {} == nsqds.ends()
-        assert 1 == len(asked)
-        wait_for(lambda: all(time.monotonic() >= one.retry_at for one in nsqds._members.values()))
-        nsqds.refresh()
-        assert 2 == len(asked)
-    for topic in topics:
-        publish(steady, topic, b"2")
-    follower.read(6)
-
-
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_run_waits_for_all_topics_of_an_unreachable_nsqd(both, made, prefix, fail):
     """A run of available messages does not end without an unreachable nsqd's topics.
@@ -453,27 +372,6 @@ def test_a_run_waits_for_all_topics_of_an_unreachable_nsqd(both, made, prefix, f
         assert not follower.step()
 
 
-def test_later_messages_and_topics_are_left_for_the_next_run(lookupd, steady, made, prefix):
-    """A run of available messages ends at the messages and topics that existed at its start."""
-    publish(steady, prefix + "old", b"1")
-    is_known(lookupd, (steady, prefix + "old"))
-    given = {"topicsPattern": re.escape(prefix) + ".*"}
-    offset = made(**given).offset
-    run = made(**given, offset=offset)
-    run.reader.prepareForTriggerAvailableNow()
-    publish(steady, prefix + "new", b"2", channel="first")
-    publish(steady, prefix + "old", b"3")
-    is_known(lookupd, (steady, prefix + "new"))
-    run.read(1)
-    assert not run.step()
-    run.reader.stop()
-
-    following = made(**given, offset=run.offset)
-    following.reader.prepareForTriggerAvailableNow()
-    following.read(2)
-    assert ([b"2"], [b"3"]) == tuple(following.bodies(prefix + name) for name in ("new", "old"))
-
-
 def test_a_tombstoned_topic_is_still_read(lookupd, steady, made, prefix):
     """A tombstoned topic is still read by a query with a checkpoint, but not by a new query."""
     topic = prefix + "a"
@@ -490,3 +388,30 @@ def test_a_tombstoned_topic_is_still_read(lookupd, steady, made, prefix):
     again.read(1)
 
     assert [b"2"] == again.bodies(topic)
+
+
+def test_a_silent_nsqd_is_not_asked_for_each_topic(lookupd, steady, made, prefix, monkeypatch):
+    """The timeout of an unresponsive nsqd is awaited once per refresh, not once per topic."""
+    topics = [prefix + name for name in "abc"]
+    for topic in topics:
+        publish(steady, topic, b"1")
+        is_known(lookupd, (steady, topic))
+    follower = made(topics=",".join(topics))
+    follower.read(3)
+    nsqds, asked = follower.reader._fleet, []
+
+    def silent(_reader, topic, *_channel):
+        asked.append(topic)
+        raise TimeoutError("timed out")
+
+    with monkeypatch.context() as patched:
+        for question in ("ends", "attach"):
+            patched.setattr(RangeReader, question, silent)
+        assert {} == nsqds.ends()
+        assert 1 == len(asked)
+        wait_for(lambda: all(time.monotonic() >= one.retry_at for one in nsqds._members.values()))
+        nsqds.refresh()
+        assert 2 == len(asked)
+    for topic in topics:
+        publish(steady, topic, b"2")
+    follower.read(6)
