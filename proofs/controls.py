@@ -44,13 +44,15 @@ def late_commit() -> Patches:
 def late_finish() -> Patches:
     """Hold records of FINs back for a moment, so that a kill loses answered ones."""
     from sparq.log.ledger import Ledger
+    from sparq.log.records import RecordKind
 
-    finished, flush = Ledger.finished, Ledger.flush
+    note, flush = Ledger.note, Ledger.flush
     held_since: dict[Ledger, float] = {}
 
-    def note(ledger: Ledger, *arguments: Any) -> None:
-        held_since.setdefault(ledger, time.monotonic())
-        finished(ledger, *arguments)
+    def note_held(ledger: Ledger, kind: RecordKind, *columns: Any, flag: bool = False) -> None:
+        if kind is RecordKind.FINISHED:
+            held_since.setdefault(ledger, time.monotonic())
+        note(ledger, kind, *columns, flag=flag)
 
     def flush_late(ledger: Ledger) -> None:
         since = held_since.get(ledger)
@@ -58,7 +60,7 @@ def late_finish() -> Patches:
             held_since.pop(ledger, None)
             flush(ledger)
 
-    return (Ledger, "finished", note), (Ledger, "flush", flush_late)
+    return (Ledger, "note", note_held), (Ledger, "flush", flush_late)
 
 
 def immediate_stop() -> Patches:
@@ -117,6 +119,7 @@ def never_paused() -> Patches:
 def delivered_is_done() -> Patches:
     """Finish the messages in flight on a connection that ends: delivery at most once."""
     from sparq.broker.channel import Channel
+    from sparq.log.records import RecordKind
 
     def forget(channel: Channel, session: Any, _now: object, *, requeue: bool) -> None:
         if channel.sessions.pop(session.owner, None) is None:
@@ -124,7 +127,7 @@ def delivered_is_done() -> Patches:
         channel.ready_sessions.pop(session, None)
         had = channel.in_flight.release_owner(session.owner)
         if len(had.indexes):
-            channel.ledger.finished(channel.name, had.indexes, had.indexes + 1)
+            channel.ledger.note(RecordKind.FINISHED, channel.name, had.indexes, had.indexes + 1)
 
     return ((Channel, "unsubscribe", forget),)
 

@@ -30,6 +30,7 @@ from sparq.log import log as logs
 from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
 from sparq.log.ledger import Ledger
+from sparq.log.records import RecordKind
 from sparq.log.segment import SegmentInfo
 from sparq.protocol import batch
 from sparq.protocol.frames import BodySlices
@@ -74,8 +75,12 @@ def not_put_back(*_arguments: object) -> journal.WriteBack:
     return journal.WriteBack()
 
 
-def not_recorded(_ledger: Ledger, _channel: str, _starts: object, _ends: object) -> None:
-    """Do not record what was finished."""
+def finish_not_recorded(
+    ledger: Ledger, kind: RecordKind, *columns: Any, flag: bool = False
+) -> None:
+    """Record everything but what was finished."""
+    if kind is not RecordKind.FINISHED:
+        NOTE(ledger, kind, *columns, flag=flag)
 
 
 def recovered_without_ceiling(*arguments: Any, **options: Any) -> Any:
@@ -186,6 +191,7 @@ def stored_and_refused(topic: Topic, commit: Commit) -> None:
 
 
 MOVE = Broker._move
+NOTE = Ledger.note
 RECOVER: Callable[..., Any] = recovery.recover
 ADD = Publishing.add
 ANSWER = Topic._answer
@@ -195,7 +201,7 @@ COPY_RUNS = delivery.copy_runs
 GUARDS = (
     Guard("syncs", "lost", Commit, "_sync", no_sync),
     Guard("the journal", "lost", journal, "recover", not_put_back),
-    Guard("notes of FINs", "returned", Ledger, "finished", not_recorded),
+    Guard("notes of FINs", "returned", Ledger, "note", finish_not_recorded),
     Guard("ceilings", "reused", logs, "recover", recovered_without_ceiling),
     Guard("checksums", "corrupt", batch, "check_payload", any_payload),
     Guard("due times", "early", logs, "recover", due_at_once),
@@ -209,7 +215,7 @@ GUARDS = (
     Guard("most attempts", "overdue", delivery, "_without_dead", no_dead_letters),
     Guard("letters before FINs", "lost", Broker, "_move", finished_before_stored),
     Guard("refusals of drains", "undrained", Drains, "check", accepted_while_draining),
-    Guard("drains on the disk", "undrained", DrainSave, "run", not_written),
+    Guard("drains on the disk", "undrained", DrainSave, "execute", not_written),
     Guard("room for ledgers", "returned", health, "make_room", no_room, on_full_disk=True),
     Guard("deleting", "stuck", Trimming, "finished", files_kept, on_full_disk=True),
     Guard("true answers", "refused", Topic, "_answer", stored_and_refused),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sparq.broker.channel import Channel
 from sparq.broker.recovery import restore, were_due
-from sparq.log.records import ChannelState, TopicState, merge_ranges_scalar
+from sparq.log.records import ChannelState, TopicState, merge_ranges
 from tests.broker.harness import BrokerHarness
 
 Restored = tuple[list[tuple[int, int]], list[tuple[int, int, int]], list[tuple[int, int]], int]
@@ -46,7 +46,7 @@ def states(draw: st.DrawFn) -> ChannelState:
     cursor = min(draw(place), STREAM.end)
     bounds = draw(st.lists(st.tuples(place, st.integers(1, 20)), max_size=6))
     ranges = [(max(first, start), first + size) for first, size in bounds if first + size > start]
-    finished = merge_ranges_scalar(*zip(*ranges, strict=True)) if ranges else []
+    finished = merge_ranges(*zip(*ranges, strict=True)) if ranges else []
     finished = [pair for pair in finished if pair[0] > start]
     free = [i for i in STORED if i >= start and not any(a <= i < b for a, b in finished)]
     chosen = draw(st.lists(st.sampled_from(free), max_size=8, unique=True)) if free else []
@@ -93,7 +93,7 @@ def one_by_one(state: ChannelState, past_due: list[int]) -> Restored:
             ready.setdefault(index, 0) if index not in state.requeued else None
     ranges = [(max(a, state.cursor), b) for a, b in state.finished if b > state.cursor]
     ranges += [(i, i + 1) for i in state.requeued if i >= state.cursor]
-    skipped = merge_ranges_scalar(*zip(*ranges, strict=True)) if ranges else []
+    skipped = merge_ranges(*zip(*ranges, strict=True)) if ranges else []
     log, due = STREAM.log, STREAM.due
     count = sum(log.ordinal_at(b) - log.ordinal_at(a) - due.count_between(a, b) for a, b in skipped)
     return sorted(ready.items()), sorted(delays), skipped, count

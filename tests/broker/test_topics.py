@@ -105,13 +105,13 @@ def test_after_a_start_without_index_files_all_segments_get_one() -> None:
     for number in range(40):
         harness.publish("t", b"%d" % number * 900)
     harness.crash()
-    segments = harness.broker.topics["t"].stream.log._index.segments
+    segments = harness.broker.topics["t"].stream.log.files
     harness.pass_time(1.5)
 
     assert len(segments) > 9
     assert all(segment.index_count == len(segment.extents) for segment in segments)
     harness.crash()
-    assert all(s.indexed for s in harness.broker.topics["t"].stream.log._index.segments)
+    assert all(s.indexed for s in harness.broker.topics["t"].stream.log.files)
 
 
 @pytest.mark.behaviour("TestDeletes")

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.log.block import JOIN_COUNT, Block, BlockCache, Tail, first_at_time, merge
+from sparq.log.block import JOIN_COUNT, Block, BlockCache, Tail, merge
 from tests.log.log_operations import block_of, bodies_of
 
 
@@ -34,13 +34,6 @@ def test_merged_blocks_are_one(sizes: list[list[bytes]]) -> None:
     assert bytes(merged.frames) == bytes(whole.frames)
     assert merged.ends.tolist() == whole.ends.tolist()
     assert merged.ends.dtype == np.uint32
-
-
-def test_time_within_a_block() -> None:
-    """`first_at_time` finds the first message at or after a time by the frames' timestamps."""
-    run = merge([block_of(100, [b"a", b"b"], 10), block_of(102, [b"c"], 20)])
-
-    assert [first_at_time(run, at) for at in (0, 10, 11, 20, 21)] == [100, 100, 102, 102, None]
 
 
 @given(times=st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=6), knows=st.data())

@@ -69,15 +69,6 @@ def test_a_failed_write_and_a_full_segment_have_no_padding() -> None:
     assert read_all(log) == {first: b"a", second: b"b", third: bytes(1500)}
 
 
-def test_the_log_knows_the_time_of_what_it_stores() -> None:
-    """A new batch's block knows its oldest publish time."""
-    clock = ManualClock()
-    begun = commit(open_log(MemoryDisk(), clock), [b"a", b"b"], clock)
-
-    assert begun.batch is not None
-    assert clock.now().wall_ns == begun.batch.block.oldest_published_ns
-
-
 def test_a_stamped_block_knows_its_oldest_time() -> None:
     """After `stamp` the block knows the oldest of the new times."""
     stored = PendingBatch(block_of(100, [b"a", b"b", b"c"], 10), 103, 10, None, 0)
@@ -131,28 +122,6 @@ def test_refused_batch_that_cannot_be_truncated_is_not_read() -> None:
     assert later == first + 2
 
 
-def test_refused_batch_at_the_end_of_a_synced_segment_is_not_read() -> None:
-    """A synced segment ends where the next one begins.
-
-    So a refused batch at its end that cannot be truncated is not read.
-    """
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock)
-    first = publish(log, [b"a"], clock)
-    disk.fail(Fault(1, errno.EIO, frozenset({"write", "truncate"}), times=2, part=1.0))
-    assert commit(log, [b"refused"], clock).error is not None
-    later = publish(log, [b"b"], clock)
-    log.close()
-
-    found = open_log(disk, clock)
-
-    assert read_all(found) == {first: b"a", later: b"b"}
-    assert [(s.first_index, s.end_index) for s in found.segments()] == [
-        (first, first + 1),
-        (first + 1, later + 1),
-    ]
-
-
 def test_failed_sync_writes_unsynced_batches_to_a_new_segment() -> None:
     """P8: after a failed sync, unsynced batches are written to a new segment.
 
@@ -195,15 +164,3 @@ def test_replacement_at_the_same_index_gets_the_next_generation() -> None:
         f"{first:016x}.log",
     ]
     assert list(read_all(open_log(disk.crash(1), clock)).values()) == [b"a", b"b"]
-
-
-def test_nothing_to_append() -> None:
-    """A commit without bodies does nothing and succeeds."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock)
-    begun = log.begin([], clock.now())
-    begun.run()
-    log.finish(begun)
-
-    assert (begun.error, begun.batch, begun.first_index) == (None, None, log.end_index)
-    assert disk.paths() == []

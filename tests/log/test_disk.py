@@ -1,6 +1,5 @@
 """The real disk: file permissions, error messages, incomplete reads and writes."""
 
-import errno
 import os
 import resource
 import stat
@@ -9,12 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sparq.log.disk import DiskError, ReadOnlyDisk, RealDisk, RealFile, ensure_directory
-from sparq.log.ledger import Ledger
-from sparq.log.reserve import Reserve
+from sparq.log.disk import DiskError, ReadOnlyDisk, RealDisk, ensure_directory
 from sparq.nsqd.open_files import CachingDisk
-from sparq.testing import ManualClock
-from tests.log.log_operations import open_log, publish, read_all
 
 
 @pytest.fixture(params=["any number of files", "one file at a time"])
@@ -165,51 +160,6 @@ def test_short_read_is_continued(
 
     assert (file.pread(10, 0), file.pread(50, 6)) == (b"0123456789", b"6789")
     file.close()
-
-
-def test_error_for_a_full_disk_gives_the_reason() -> None:
-    """A write to /dev/full reports that no space is left."""
-    file = RealFile(os.open("/dev/full", os.O_RDWR), "/dev/full")
-    with pytest.raises(DiskError) as caught:
-        file.append([b"x"], 0)
-
-    assert (caught.value.number, caught.value.is_full) == (errno.ENOSPC, True)
-    assert str(caught.value) == "write /dev/full: no space left on device"
-    file.close()
-
-
-def test_log_and_ledger_on_a_real_disk(disk: RealDisk, tmp_path: Path) -> None:
-    """A log and a ledger on a real disk are restored after a restart.
-
-    Only the owner has access to their files.
-    """
-    clock = ManualClock()
-    folder = f"{tmp_path}/topics/t-clicks"
-    reserve = Reserve.open(disk, str(tmp_path), 1 << 20)
-    ledger, _ = Ledger.open(disk, folder, reserve)
-    log = open_log(disk, clock, folder, max_bytes_per_file=20_000)
-    messages = {}
-    for number in range(300):
-        bodies = [b"%d" % number * 20]
-        messages.update(enumerate(bodies, publish(log, bodies, clock)))
-    ledger.created("archive", log.first_index)
-    ledger.finished("archive", [log.first_index], [log.first_index + 7])
-    ledger.flush()
-    task = ledger.sync_task()
-    assert task is not None
-    task.run()
-    ledger.finish(task)
-    log.close()
-    ledger.close()
-    reserve.close()
-
-    again = open_log(disk, clock, folder)
-    _, state = Ledger.open(disk, folder)
-
-    assert read_all(again) == messages
-    assert state.channels["archive"].start == log.first_index + 7
-    assert {mode(path) for path in (tmp_path / "topics" / "t-clicks").iterdir()} == {0o600}
-    assert mode(tmp_path / "topics" / "t-clicks") == 0o700
 
 
 def test_a_read_only_disk_refuses_every_change(tmp_path: Path) -> None:

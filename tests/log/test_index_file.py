@@ -73,8 +73,8 @@ def test_a_start_reads_no_header_that_an_index_file_contains() -> None:
     reopened = check(disk, clock)
 
     assert 2 == created
-    assert all(segment.indexed for segment in reopened._index.segments)
-    newest = reopened._index.segments[-1]
+    assert all(segment.indexed for segment in reopened.files)
+    newest = reopened.files[-1]
     assert len(newest.extents) - newest.index_count <= 1
 
 
@@ -90,8 +90,8 @@ def test_scanned_segments_get_complete_index_files() -> None:
     log.close()
     again = check(disk, clock)
 
-    assert all(segment.indexed for segment in again._index.segments)
-    assert all(len(s.extents) == s.index_count for s in again._index.segments)
+    assert all(segment.indexed for segment in again.files)
+    assert all(len(s.extents) == s.index_count for s in again.files)
 
 
 def test_messages_appended_after_an_index_file_are_found() -> None:
@@ -172,7 +172,7 @@ def test_an_index_file_that_lacks_newer_messages_is_used() -> None:
 
     reopened = check(disk, clock)
 
-    assert reopened._index.segments[0].indexed
+    assert reopened.files[0].indexed
 
 
 def test_the_index_file_of_another_segment_is_ignored() -> None:
@@ -184,7 +184,7 @@ def test_the_index_file_of_another_segment_is_ignored() -> None:
 
     reopened = check(disk, clock)
 
-    assert not any(segment.indexed for segment in reopened._index.segments)
+    assert not any(segment.indexed for segment in reopened.files)
 
 
 def test_missing_messages_of_a_shortened_segment_are_reported() -> None:
@@ -208,11 +208,11 @@ def _forge(disk: MemoryDisk, change: Callable[[np.ndarray], np.ndarray]) -> None
     assert header is not None
     contents = index_file._parse(bytes(disk.data(path)), header)
     assert contents is not None
-    begin = len(index_file.encode_header(header))
+    begin = len(index_file.HEADER.encode(index_file.facts_of(header)))
     block = index_file.encode(
         change(contents.rows.copy()), contents.dues, contents.first_time_ns, begin, header.salt
     )
-    disk.data(path)[:] = index_file.encode_header(header) + block
+    disk.data(path)[:] = index_file.HEADER.encode(index_file.facts_of(header)) + block
 
 
 def _other_bounds(rows: np.ndarray) -> np.ndarray:

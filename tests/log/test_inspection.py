@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from sparq.log import inspection as log_inspection
 from sparq.log.block import BlockCache
-from sparq.log.inspection import Computation, LogInspection, SingleMessageRead, wanted_parts
+from sparq.log.inspection import LogInspection, SingleMessageRead, wanted_parts
 from sparq.log.log import Log, LogOptions
 from sparq.testing import ManualClock, MemoryDisk
 from tests.log.log_operations import DIRECTORY, NODE, publish
@@ -73,11 +72,3 @@ def test_single_messages_are_read_up_to_a_limit_of_bytes(
     read.run()
     assert len(read.found) == 2
     assert read.left == set(chosen) - set(read.found)
-
-
-def test_an_errand_calls_its_function() -> None:
-    """An Errand calls its function."""
-    results: list[int] = []
-    Computation(lambda: results.append(1)).run()
-    assert results == [1]
-    assert np.array(results).sum() == 1

@@ -9,7 +9,7 @@ from sparq.log import journal as journals
 from sparq.log import segment
 from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
-from sparq.log.journal import Journal, JournalEntry, decode, encode, number_of
+from sparq.log.journal import Journal
 from sparq.log.log import Log
 from sparq.protocol.frames import BodySlices
 from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
@@ -134,19 +134,6 @@ def test_fewer_or_larger_commits_sync_their_own_files(harness: JournalHarness) -
     assert not harness.disk.exists(f"{PATH}/journal-00000001")
 
 
-def test_the_journal_restores_all_messages_after_a_power_cut(harness: JournalHarness) -> None:
-    """After a power cut the journal restores all messages, and is deleted."""
-    for _ in range(4):
-        harness.publish()
-    for seed in range(20):
-        later = JournalHarness(harness.disk.crash(seed), harness.clock)
-        later.acknowledged, later.attempted = harness.acknowledged, harness.attempted
-        put_back = later.start()
-        later.check()
-        assert put_back.refused == {}
-        assert journals.found(later.disk, PATH) == []
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_power_cut_at_any_operation(seed: int) -> None:
     """P1: after a power cut at any operation all acknowledged messages are there.
@@ -253,22 +240,6 @@ def test_old_journals_are_deleted_when_segments_are_synced(harness: JournalHarne
     assert journals.found(harness.disk, PATH) == []
 
 
-def test_a_segment_whose_sync_fails_at_a_checkpoint_is_rewritten(harness: JournalHarness) -> None:
-    """If a segment's sync fails at a checkpoint, its messages are written to a new segment.
-
-    They come from memory; only then is the journal deleted.
-    """
-    while harness.journal.number < 2:
-        harness.publish()
-    harness.disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
-    harness.checkpoint()
-    harness.checkpoint()
-    assert journals.found(harness.disk, PATH) == [2]
-    harness.disk = harness.disk.crash(3)
-    harness.start()
-    harness.check()
-
-
 def test_a_failed_new_segment_does_not_end_the_one_before_it(
     harness: JournalHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,14 +336,3 @@ def test_an_unreadable_journal_prevents_the_start(harness: JournalHarness) -> No
     harness.disk.fail(Fault(1, errno.EACCES, frozenset({"open"})))
     with pytest.raises(DiskError, match="journal-00000001"):
         journals.recover(harness.disk, PATH, Journal(harness.disk, PATH))
-
-
-def test_journal_entries_are_decoded_as_encoded() -> None:
-    """Entries are decoded as encoded, and only journal names have a number."""
-    entries = [
-        JournalEntry("topics/t-ä/1.log", 2**64 - 1, 4608, b"\0" * 7),
-        JournalEntry("x", 0, 2**40, b""),
-    ]
-    assert list(decode(memoryview(encode(entries)))) == entries
-    names = ("journal-0000000a", "journal-a", "sparq.json", "journal-g0000000")
-    assert [number_of(name) for name in names] == [10, None, None, None]

@@ -2,17 +2,16 @@
 
 import errno
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparq.log.block_file import DATA_START
 from sparq.log.disk import DiskError
 from sparq.log.ledger import Ledger
-from sparq.log.ledger_file import DATA_START
-from sparq.log.records import ChannelState, TopicState
+from sparq.log.records import ChannelState, RecordKind, TopicState
 from sparq.testing import Fault, MemoryDisk, PowerCut
 from tests.log.ledgers import DIRECTORY, checkpoint, finished, settle
 
@@ -86,32 +85,32 @@ def apply(ledger: Ledger, model: Model, step: Step) -> None:
     if kind not in ("created", "mark") and name not in model.starts:
         kind = "created"
     if kind == "created":
-        ledger.created(name, index)
+        ledger.note(RecordKind.CREATED, name, [index])
         model.created(name, index)
     elif kind == "deleted":
-        ledger.deleted(name)
+        ledger.note(RecordKind.DELETED, name)
         model.deleted(name)
     elif kind in ("finished", "voided"):
-        method: Callable[..., None] = ledger.finished if kind == "finished" else ledger.voided
-        method(name, [index, index + 20], [index + count, index + 20 + count])
+        firsts, ends = [index, index + 20], [index + count, index + 20 + count]
+        ledger.note(RecordKind[kind.upper()], name, firsts, ends)
         model.finished(name, index, index + count)
         model.finished(name, index + 20, index + 20 + count)
     elif kind == "requeued":
         fresh = [i for i in range(index, index + count) if i not in model.done[name]]
-        ledger.requeued(name, fresh, [i * 10 for i in fresh], [count] * len(fresh))
+        ledger.note(RecordKind.REQUEUED, name, fresh, [i * 10 for i in fresh], [count] * len(fresh))
         model.requeued[name].update({i: (i * 10, count) for i in fresh})
     elif kind == "seek":
-        ledger.seek(name, index)
+        ledger.note(RecordKind.SEEK, name, [index])
         model.seek(name, index)
     elif kind == "paused":
         flag = count % 2 == 0
-        ledger.paused(name if index % 2 else None, flag)
+        ledger.note(RecordKind.PAUSED, name if index % 2 else "", flag=flag)
         if index % 2:
             model.channel_paused[name] = flag
         else:
             model.paused = flag
     else:
-        ledger.mark(index)
+        ledger.note(RecordKind.MARK, "", [index])
         model.mark = index
 
 
@@ -146,9 +145,9 @@ def test_replay_equals_a_model(steps: list[Step], seed: int) -> None:
 
 def run(ledger: Ledger, acknowledged: list[int]) -> None:
     """Finish 30 messages one by one, each synced; a checkpoint after ten, or when one is due."""
-    ledger.created("c", 0)
+    ledger.note(RecordKind.CREATED, "c", [0])
     for index in range(30):
-        ledger.finished("c", [index * 2], [index * 2 + 1])
+        ledger.note(RecordKind.FINISHED, "c", [index * 2], [index * 2 + 1])
         settle(ledger)
         if ledger.synced_mark == ledger.appended_mark:
             acknowledged.append(index * 2)
@@ -177,7 +176,7 @@ def test_power_cut_at_every_operation(part: float) -> None:
             after = disk.crash(seed)
             ledger, state = Ledger.open(after, DIRECTORY)
             assert set(acknowledged) <= finished(state) <= set(range(0, 60, 2))
-            ledger.finished("c", [100], [101])
+            ledger.note(RecordKind.FINISHED, "c", [100], [101])
             settle(ledger)
             again = Ledger.open(after.crash(seed), DIRECTORY)[1]
             assert finished(state) | {100} == finished(again)
@@ -220,7 +219,7 @@ def test_failed_sync_is_repaired_by_a_checkpoint() -> None:
     """
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
-    ledger.created("c", 5)
+    ledger.note(RecordKind.CREATED, "c", [5])
     ledger.flush()
     disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
     task = ledger.sync_task()
@@ -242,12 +241,12 @@ def test_records_noted_during_a_checkpoint_follow_it() -> None:
     """Records added while a checkpoint is written are not lost."""
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
-    ledger.created("c", 0)
+    ledger.note(RecordKind.CREATED, "c", [0])
     ledger.flush()
     task = ledger.checkpoint_task(TopicState(None, False, {"c": ChannelState(0, 0)}))
     assert task is not None
     assert ledger.checkpoint_task(TopicState()) is None
-    ledger.finished("c", [3], [4])
+    ledger.note(RecordKind.FINISHED, "c", [3], [4])
     settle(ledger)
     assert ledger.synced_mark == ledger.appended_mark
     assert finished(Ledger.open(disk.crash(3), DIRECTORY)[1]) == {3}
@@ -293,11 +292,11 @@ def test_large_ledger_wants_a_checkpoint() -> None:
     """
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
-    ledger.created("c", 0)
+    ledger.note(RecordKind.CREATED, "c", [0])
     firsts = list(range(0, 600_000, 2))
     ledger.flush()
     assert not ledger.wants_checkpoint
-    ledger.finished("c", firsts, [first + 1 for first in firsts])
+    ledger.note(RecordKind.FINISHED, "c", firsts, [first + 1 for first in firsts])
     ledger.flush()
 
     assert ledger.wants_checkpoint
@@ -314,7 +313,7 @@ def test_a_channels_creation_is_written_twice() -> None:
     for checkpointed in (False, True):
         disk = MemoryDisk()
         ledger, _ = Ledger.open(disk, DIRECTORY)
-        ledger.created("c", 5)
+        ledger.note(RecordKind.CREATED, "c", [5])
         ledger.flush()
         if checkpointed:
             task = ledger.checkpoint_task(TopicState(channels={"c": ChannelState(5, 5)}))
@@ -338,10 +337,10 @@ def test_records_of_a_newer_version_are_reported() -> None:
     """Records of an unknown kind are skipped and reported."""
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
-    ledger.created("c", 3)
-    ledger._append(bytes([99, 1, 0, 0, 4, 0, 0, 0]) + b"cabc")
-    ledger._append(bytes([98, 0, 0, 0, 1, 0, 0, 0]) + b"x")
-    ledger.finished("c", [3], [4])
+    ledger.note(RecordKind.CREATED, "c", [3])
+    ledger._parts.append(bytes([99, 1, 0, 0, 4, 0, 0, 0]) + b"cabc")
+    ledger._parts.append(bytes([98, 0, 0, 0, 1, 0, 0, 0]) + b"x")
+    ledger.note(RecordKind.FINISHED, "c", [3], [4])
     ledger.flush()
 
     again, state = Ledger.open(disk, DIRECTORY)
@@ -357,25 +356,14 @@ def test_channel_whose_creation_was_lost_starts_at_index_0() -> None:
     """
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
-    ledger.finished("c", [7], [9])
-    ledger.cursor("c", 8)
+    ledger.note(RecordKind.FINISHED, "c", [7], [9])
+    ledger.note(RecordKind.CURSOR, "c", [8])
     ledger.flush()
 
     state = Ledger.open(disk, DIRECTORY)[1]
 
     assert state.channels == {"c": ChannelState(0, 8, [(7, 9)])}
     assert state.highest_index == 8
-
-
-def test_without_new_records_flush_and_sync_do_nothing() -> None:
-    """Without new records, flush and sync do nothing."""
-    disk = MemoryDisk()
-    ledger, _ = Ledger.open(disk, DIRECTORY)
-    before = disk.count
-    ledger.flush()
-
-    assert ledger.sync_task() is None
-    assert disk.count == before
 
 
 def test_files_of_an_interrupted_checkpoint_are_deleted() -> None:
@@ -385,7 +373,7 @@ def test_files_of_an_interrupted_checkpoint_are_deleted() -> None:
     """
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
-    ledger.created("c", 3)
+    ledger.note(RecordKind.CREATED, "c", [3])
     ledger.flush()
     disk.fail(Fault(1, errno.EIO, frozenset({"unlink"})))
     assert checkpoint(ledger, TopicState(None, False, {"c": ChannelState(3, 3)})) is None
@@ -405,7 +393,7 @@ def test_after_a_failed_checkpoint_the_next_one_waits_for_64_flushes(monkeypatch
     disk = MemoryDisk()
     monkeypatch.setattr("sparq.log.ledger.CHECKPOINT_BYTES", 0)
     ledger, _ = Ledger.open(disk, DIRECTORY)
-    ledger.created("c", 0)
+    ledger.note(RecordKind.CREATED, "c", [0])
     ledger.flush()
     assert ledger.wants_checkpoint
     disk.fail(Fault(1, errno.ENOSPC, frozenset({"create"}), times=2))
@@ -413,7 +401,7 @@ def test_after_a_failed_checkpoint_the_next_one_waits_for_64_flushes(monkeypatch
         ledger.checkpoint_task(TopicState())
     for _ in range(64):
         assert not ledger.wants_checkpoint
-        ledger.cursor("c", 1)
+        ledger.note(RecordKind.CURSOR, "c", [1])
         ledger.flush()
     assert ledger.wants_checkpoint
 
@@ -425,7 +413,7 @@ def test_after_a_failed_checkpoint_the_next_sync_syncs_the_old_file() -> None:
     """
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
-    ledger.created("c", 3)
+    ledger.note(RecordKind.CREATED, "c", [3])
     ledger.flush()
     disk.fail(Fault(1, errno.EIO, frozenset({"rename"})))
     assert checkpoint(ledger, TopicState(None, False, {"c": ChannelState(3, 3)})) is not None

@@ -4,10 +4,10 @@ import errno
 
 import pytest
 
+from sparq.log.block_file import DATA_START
 from sparq.log.disk import DiskError
 from sparq.log.ledger import Ledger
-from sparq.log.ledger_file import DATA_START
-from sparq.log.records import TopicState
+from sparq.log.records import RecordKind, TopicState
 from sparq.testing import Fault, MemoryDisk, PowerCut
 from tests.log.ledgers import DIRECTORY, finished, settle
 
@@ -16,10 +16,10 @@ def test_every_flipped_byte_loses_at_most_one_flush() -> None:
     """A flipped byte loses at most one flush, is reported, and adds nothing wrong."""
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
-    ledger.created("c", 0)
+    ledger.note(RecordKind.CREATED, "c", [0])
     ledger.flush()
     for index in range(2, 8, 2):
-        ledger.finished("c", [index], [index + 1])
+        ledger.note(RecordKind.FINISHED, "c", [index], [index + 1])
         ledger.flush()
     ledger.close()
     (path,) = disk.paths()
@@ -41,14 +41,14 @@ def test_incomplete_flush_is_kept_and_a_new_file_continues() -> None:
     """An incomplete last flush is reported and kept; new records go to a new file."""
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
-    ledger.created("c", 0)
+    ledger.note(RecordKind.CREATED, "c", [0])
     ledger.flush()
     (path,) = disk.paths()
     disk.data(path).extend(b"SPQL torn")
 
     again, _ = Ledger.open(disk, DIRECTORY)
     assert "9 bytes after the last whole block" in again.damage[0]
-    again.finished("c", [1], [2])
+    again.note(RecordKind.FINISHED, "c", [1], [2])
     settle(again)
 
     assert finished(Ledger.open(disk.crash(0), DIRECTORY)[1]) == {1}
@@ -62,11 +62,11 @@ def test_a_start_syncs_the_records_before_an_incomplete_write() -> None:
     """
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
-    ledger.created("c", 0)
+    ledger.note(RecordKind.CREATED, "c", [0])
     settle(ledger)
-    ledger.finished("c", [0], [40])
+    ledger.note(RecordKind.FINISHED, "c", [0], [40])
     ledger.flush()
-    ledger.finished("c", [50], [60])
+    ledger.note(RecordKind.FINISHED, "c", [50], [60])
     disk.fail(Fault(1, None, part=0.5))
     with pytest.raises(PowerCut):
         ledger.flush()
@@ -81,7 +81,7 @@ def test_lost_header_is_reported() -> None:
     """If both copies of the header are lost, the file's records are lost and it is reported."""
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
-    ledger.created("c", 0)
+    ledger.note(RecordKind.CREATED, "c", [0])
     ledger.flush()
     (path,) = disk.paths()
     disk.data(path)[:1024] = bytes(1024)
@@ -99,7 +99,7 @@ def test_a_header_that_cannot_be_read_now_is_not_lost() -> None:
     """
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
-    ledger.created("c", 7)
+    ledger.note(RecordKind.CREATED, "c", [7])
     settle(ledger)
 
     disk.fail(Fault(1, errno.EIO, frozenset({"read"}), times=1000))

@@ -1,9 +1,6 @@
 """The log of an ephemeral topic: the same interface without files."""
 
-import pytest
-
-from sparq.log.disk import DiskError
-from sparq.log.memory_log import MemoryLog, VoidDisk
+from sparq.log.memory_log import MemoryLog
 from sparq.testing import ManualClock
 from tests.log.log_operations import NODE, publish, read_all
 
@@ -31,27 +28,3 @@ def test_messages_are_found_until_their_segment_is_dropped() -> None:
     assert read_all(log) == kept
     assert log.size_bytes < 2 << 20
     assert (log.unsynced.count, log.synced_end) == (0, log.written_end)
-
-
-def test_void_disk_stores_nothing() -> None:
-    """VoidDisk accepts everything, stores nothing, and has no file to open."""
-    disk = VoidDisk()
-    file = disk.create("x")
-    file.append([b"data"], 0)
-    file.truncate(0)
-    file.reserve(9)
-    disk.make_directory("d")
-    disk.rename("d", "e")
-    disk.remove_directory("e")
-
-    assert (file.size(), file.pread(9, 0), disk.exists("x"), disk.listdir("")) == (
-        0,
-        b"",
-        False,
-        [],
-    )
-    assert disk.free_bytes("") > 1 << 60
-    disk.lock("x").close()
-    with pytest.raises(DiskError) as caught:
-        disk.open("x")
-    assert caught.value.is_missing

@@ -6,7 +6,6 @@ import random
 import pytest
 
 from sparq.log.log import Log
-from sparq.log.reading import Damage
 from sparq.log.segment import COPY_OFFSET, DATA_START
 from sparq.testing import Fault, ManualClock, MemoryDisk
 from tests.log.log_operations import (
@@ -202,12 +201,3 @@ def test_range_read_counts_missing_messages() -> None:
 
     assert (read.error, read.next_index, read.lost) == (None, end, 2)
     assert len(read.batches) == 2
-
-
-def test_text_for_damage_has_all_its_fields() -> None:
-    """The text for damage has the path, reason, bytes, indexes and number of messages."""
-    damage = Damage(5, 9, 4, "/data/x.log", 4608, 200, "damaged batch")
-
-    assert str(damage) == (
-        "/data/x.log: damaged batch, bytes 4608 to 4808, indexes 5 to 9, 4 messages lost"
-    )

@@ -18,25 +18,6 @@ from tests.log.log_operations import (
 )
 
 
-def test_damaged_file_header_is_read_from_its_copy() -> None:
-    """A damaged segment header loses nothing: its copy is read.
-
-    If the copy is damaged too, the segment is lost and reported.
-    """
-    disk, clock = MemoryDisk(), ManualClock()
-    messages = small_log(disk, clock)
-    data = disk.data(the_path(disk))
-
-    data[:512] = bytes(512)
-    assert read_all(open_log(disk, clock)) == messages
-
-    data[COPY_OFFSET : COPY_OFFSET + 16] = bytes(16)
-    log = open_log(disk, clock)
-    assert read_all(log) == {}
-    assert [damage.reason for damage in log.damage] == ["no readable file header"]
-    assert log.end_index > max(messages)
-
-
 def test_a_header_that_cannot_be_read_now_is_not_lost() -> None:
     """While the disk cannot read a file's header, the log does not open; later it loses nothing."""
     disk, clock = MemoryDisk(), ManualClock()
@@ -176,24 +157,6 @@ def test_incomplete_batch_is_reported_once_and_not_truncated() -> None:
     again = open_log(disk, clock)
     assert (again.torn_bytes, again.damage) == (0, [])
     assert read_all(again) == {**messages, later: b"later"}
-
-
-def test_last_batch_with_a_damaged_payload_counts_as_incomplete() -> None:
-    """A last batch with a valid header and a damaged payload counts as incomplete.
-
-    It was never acknowledged.
-    """
-    disk, clock = MemoryDisk(), ManualClock()
-    messages = small_log(disk, clock)
-    data = disk.data(the_path(disk))
-    data[-40:] = bytes(40)
-
-    log = open_log(disk, clock)
-
-    kept = dict(sorted(messages.items())[:-2])
-    assert (read_all(log), log.damage) == (kept, [])
-    assert log.torn_bytes > 0
-    assert log.end_ordinal == 10
 
 
 def test_due_times_are_restored_from_valid_batches() -> None:

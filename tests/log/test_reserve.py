@@ -5,7 +5,6 @@ import errno
 import pytest
 
 from sparq.log.disk import DiskError
-from sparq.log.log import Log, LogOptions
 from sparq.log.reserve import (
     BLOCK_BYTES,
     CATALOG_BYTES,
@@ -17,9 +16,7 @@ from sparq.log.reserve import (
     Reserve,
     with_reserve,
 )
-from sparq.protocol.frames import BodySlices
-from sparq.testing import Fault, ManualClock, MemoryDisk
-from tests.log.log_operations import DIRECTORY, read_all
+from sparq.testing import Fault, MemoryDisk
 
 
 def small_disk(capacity_bytes: int) -> MemoryDisk:
@@ -191,44 +188,6 @@ def test_commits_check_the_free_space_before_it_is_used_up() -> None:
             filler.append([bytes(1000)], taken)
             taken += 1000
     assert SLACK_BYTES <= disk.free_bytes("/data") < SLACK_BYTES + 1000
-
-
-def test_publishes_are_refused_while_the_reserve_is_low() -> None:
-    """P7: while the reserve is low, publishes are refused: its space is for ledgers.
-
-    Publishing resumes automatically when there is space.
-    """
-    disk, clock = small_disk(8 << 20), ManualClock()
-    reserve = Reserve.open(disk, "/data")
-    log = Log.open(
-        disk,
-        DIRECTORY,
-        node_id=7,
-        options=LogOptions(),
-        now=clock.now(),
-        reserve=reserve,
-    )
-
-    def publish(body: bytes) -> DiskError | None:
-        commit = log.begin([BodySlices.of([body])], clock.now())
-        commit.run()
-        log.finish(commit)
-        return commit.error
-
-    assert publish(b"before") is None
-    filler = disk.create("/data/filler")
-    filler.append([bytes(disk.free_bytes("/data") - 1000)], 0)
-    assert reserve.release(100_000)
-    disk.create("/data/ledger").append([bytes(100_000)], 0)
-
-    refused = publish(b"refused")
-    assert refused is not None
-    assert refused.is_full
-    filler.truncate(0)
-
-    assert publish(b"after") is None
-    assert not reserve.is_low
-    assert list(read_all(log).values()) == [b"before", b"after"]
 
 
 def test_a_disk_that_refuses_whatever_is_released_is_given_up_soon() -> None:

@@ -80,17 +80,6 @@ def test_a_segment_that_lost_its_new_name_is_found() -> None:
     assert newest in files(disk, ".log")
 
 
-def test_an_unused_next_segment_is_deleted() -> None:
-    """An unused next segment is deleted by the next run."""
-    disk, clock = MemoryDisk(), ManualClock()
-    half_full(disk, clock).close()
-    log = open_log(disk, clock)
-    run_upkeep(log)
-
-    assert [] == files(disk, NEXT)
-    assert [] == log.damage
-
-
 @pytest.mark.parametrize("operation", ["rename", "open", "write", "sync"])
 def test_a_failed_next_segment_is_replaced(operation: str) -> None:
     """If the next segment fails, the commit creates another one."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sparq.log.disk import RealDisk
 from sparq.log.ledger import Ledger
+from sparq.log.records import RecordKind
 from sparq.testing import ManualClock
 from tests.log.log_operations import commit, open_log
 from tests.support.go_data import GoQueue, write_metadata
@@ -30,11 +31,11 @@ def sparq_path(folder: Path) -> Path:
     clock, disk, topic = ManualClock(), RealDisk(), folder / "topics" / "t-clicks"
     ledger, _ = Ledger.open(disk, str(topic))
     log = open_log(disk, clock, str(topic))
-    ledger.created("archive", log.end_index)
+    ledger.note(RecordKind.CREATED, "archive", [log.end_index])
     first = commit(log, [b"a%d" % n for n in range(60)], clock).first_index
     commit(log, [b"b%d" % n for n in range(40)], clock)
-    ledger.finished("archive", [first, first + 50], [first + 20, first + 60])
-    ledger.requeued("archive", [first + 70], [clock.wall_ns * 2], [3])
+    ledger.note(RecordKind.FINISHED, "archive", [first, first + 50], [first + 20, first + 60])
+    ledger.note(RecordKind.REQUEUED, "archive", [first + 70], [clock.wall_ns * 2], [3])
     ledger.flush()
     log.close()
     ledger.close()

@@ -32,6 +32,7 @@ from sparq.broker.topic import Topic
 from sparq.broker.topics import Leaving, Topics
 from sparq.broker.turn import Turn
 from sparq.log.disk import DiskError
+from sparq.log.records import RecordKind
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import Instant
 
@@ -79,8 +80,10 @@ def requeue(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
     if len(rest):
         counts = np.array(list(attempts.values()), np.int64)
         if len(pending):
-            channel.ledger.detached(channel.name, pending)
-        channel.ledger.requeued(channel.name, rest, np.zeros(len(rest), np.int64), counts)
+            channel.ledger.note(RecordKind.DETACHED, channel.name, pending)
+        channel.ledger.note(
+            RecordKind.REQUEUED, channel.name, rest, np.zeros(len(rest), np.int64), counts
+        )
         channel.requeued.push_many(rest, counts.astype(np.uint16))
     return refused
 
@@ -123,7 +126,7 @@ def cancel_everywhere(topic: Topic, indexes: Indexes) -> Refused:
     wanted = set(indexes.tolist())
     done = topic.stream.due.cancel(wanted)
     if done and topic.writer is not None:
-        topic.writer.ledger.detached("", sorted(done))
+        topic.writer.ledger.note(RecordKind.DETACHED, "", sorted(done))
     for channel in topic.channels.values():
         channel.detached -= done
         delayed = sorted(index for index, _ in channel.delays.take(wanted))
@@ -211,9 +214,9 @@ def _waiting(channel: Channel, indexes: Indexes) -> NDArray[np.bool_]:
 def _finished(channel: Channel, pending: Indexes, indexes: Indexes) -> None:
     """Note ascending indexes as finished, and the `pending` ones among them as apart."""
     if len(pending):
-        channel.ledger.detached(channel.name, pending)
+        channel.ledger.note(RecordKind.DETACHED, channel.name, pending)
     if len(indexes):
-        channel.ledger.finished(channel.name, *ranges_of(indexes))
+        channel.ledger.note(RecordKind.FINISHED, channel.name, *ranges_of(indexes))
 
 
 class Admin:

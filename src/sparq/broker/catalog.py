@@ -41,7 +41,7 @@ from sparq.log.disk import Disk, DiskError, FileSystem
 from sparq.log.journal import Cleaning, Journal
 from sparq.log.metadata import FACTS, FORMAT, DataPathMetadata, MetadataError, decode
 from sparq.log.reserve import BLOCK_BYTES, Purpose, Reserve, with_reserve
-from sparq.log.task import TaskKind
+from sparq.log.task import Task
 from sparq.options.units import MILLISECOND
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import directory_name, topic_of_directory
@@ -290,17 +290,14 @@ def marked_folder(name: str) -> str:
     return "".join(name.split("-", 2)[2:])
 
 
-class Removal:
+class Removal(Task):
     """A task: moves a topic's folder to the trash, empties it and retires the topic's indexes.
 
     Attributes:
         is_deleted: whether the topic is durably deleted, though files may remain in the trash.
     """
 
-    kind = TaskKind.HOUSEKEEPING
-
     def __init__(self, catalog: Catalog, folder: str, *, in_trash: bool = False) -> None:
-        self.error: DiskError | None = None
         self._catalog = catalog
         # Taken here, in the event loop: `run` is in a thread.
         self._retired_index = catalog.retired_index
@@ -376,40 +373,28 @@ class Removal:
         self.is_deleted = True
 
 
-class PolicySave:
+class PolicySave(Task):
     """A task: writes the policies set at run time."""
 
-    kind = TaskKind.HOUSEKEEPING
-
     def __init__(self, catalog: Catalog, chosen: tuple[Policy, ...]) -> None:
-        self.error: DiskError | None = None
         self._catalog = catalog
         self._text = policies.encode(chosen)
 
-    def run(self) -> None:
+    def execute(self) -> None:
         """Replace the file."""
-        try:
-            self._catalog.save_policies(self._text)
-        except DiskError as error:
-            self.error = error
+        self._catalog.save_policies(self._text)
 
 
-class DrainSave:
+class DrainSave(Task):
     """A task: writes the drains."""
 
-    kind = TaskKind.HOUSEKEEPING
-
     def __init__(self, catalog: Catalog, draining: Draining) -> None:
-        self.error: DiskError | None = None
         self._catalog = catalog
         self._draining = draining
 
-    def run(self) -> None:
+    def execute(self) -> None:
         """Replace the file."""
-        try:
-            self._catalog.save_draining(self._draining)
-        except DiskError as error:
-            self.error = error
+        self._catalog.save_draining(self._draining)
 
 
 AT_A_TIME: Final = 8

@@ -32,7 +32,7 @@ from sparq.broker.slots import DEAD_LETTERS, ranges_of
 from sparq.broker.stream import Skips, Stream
 from sparq.broker.waiting import Delays, RequeueQueue
 from sparq.log.ledger import Ledger
-from sparq.log.records import drop_range
+from sparq.log.records import RecordKind, drop_range
 from sparq.options.units import MILLISECOND
 from sparq.protocol.commands import Finish, Requeue, Touch
 from sparq.protocol.errors import RemoteError
@@ -162,7 +162,7 @@ class Channel:
             self.counts.finish_count += freed.freed
             if self.last_deliveries.by_index or self.redriven:
                 self.forget(freed.starts, freed.ends)
-            self.ledger.finished(self.name, freed.starts, freed.ends)
+            self.ledger.note(RecordKind.FINISHED, self.name, freed.starts, freed.ends)
             self.opened(session)
         for position, why in freed.failures:
             session.reply_error(refusal("FIN", command.id_text(position), why))
@@ -201,7 +201,9 @@ class Channel:
         delay_ns = command.timeout_ms * MILLISECOND
         if delay_ns:
             self.delays.add(now.mono_ns + delay_ns, index, attempts)
-            self.ledger.requeued(self.name, [index], [now.wall_ns + delay_ns], [attempts])
+            self.ledger.note(
+                RecordKind.REQUEUED, self.name, [index], [now.wall_ns + delay_ns], [attempts]
+            )
             self.due_ns = min(self.due_ns, now.mono_ns + delay_ns)
         else:
             # No record: to a restart it is unfinished, with the attempts noted at its delivery.
@@ -339,7 +341,7 @@ class Channel:
         self.start = self.noted_cursor = index
         self.kept = None
         self._move(index)
-        self.ledger.seek(self.name, index)
+        self.ledger.note(RecordKind.SEEK, self.name, [index])
         self.join(self.stream.due.joined_from(index, self.stream.end))
         for session in self.sessions.values():
             session.in_flight_count = 0  # as in NSQ when a channel is emptied: later FINs fail
@@ -361,7 +363,7 @@ class Channel:
         """Have the log keep messages already read, from an index on; None: keep none."""
         if index != self.kept:
             self.kept = index
-            self.ledger.kept(self.name, index)
+            self.ledger.note(RecordKind.KEPT, self.name, [-1 if index is None else index])
 
     def retire(self) -> None:
         """Clear the state of a deleted channel: later calls find nothing to do."""
@@ -396,7 +398,9 @@ class Channel:
             self.skips.add(first, end, count)
         gaps = [(a, b) for a, b in pairwise([first - 1, *kept, end]) if a + 1 < b]
         if gaps:
-            self.ledger.voided(self.name, [a + 1 for a, _ in gaps], [b for _, b in gaps])
+            self.ledger.note(
+                RecordKind.VOIDED, self.name, [a + 1 for a, _ in gaps], [b for _, b in gaps]
+            )
 
     def overrun(self, end: int) -> int:
         """Drop unread messages before an index; returns how many.
@@ -435,7 +439,7 @@ class Channel:
         self.counts.expired_count += len(indexes)
         ranges = ranges_of(indexes)
         self.forget(*ranges)
-        self.ledger.finished(self.name, *ranges)
+        self.ledger.note(RecordKind.FINISHED, self.name, *ranges)
 
     def forget(self, starts: Sequence[int], ends: Sequence[int]) -> None:
         """Drop what is remembered about messages that are finished now."""
@@ -459,7 +463,7 @@ class Channel:
         """Stop or resume deliveries; messages in flight are not affected."""
         if paused != self.paused:
             self.paused = paused
-            self.ledger.paused(self.name, paused)
+            self.ledger.note(RecordKind.PAUSED, self.name, flag=paused)
 
     def unfinished(self) -> NDArray[np.int64]:
         """Unfinished messages that the cursor has passed or will not deliver itself, ascending."""

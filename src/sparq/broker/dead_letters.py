@@ -24,6 +24,7 @@ from sparq.broker.last_deliveries import UNKNOWN, LastDelivery
 from sparq.broker.options import NEVER
 from sparq.broker.slots import DEAD_LETTERS
 from sparq.log.block import Block
+from sparq.log.records import RecordKind
 from sparq.options.units import SECOND
 from sparq.protocol.dead_letters import DeadLetterHistory
 from sparq.protocol.instant import Instant
@@ -77,7 +78,7 @@ def for_one(channels: Mapping[str, Channel], only: Only, indexes: range) -> None
         # An ephemeral topic may have dropped the last ones.
         times = only.times[: len(indexes)]
         one.redriven.update(zip(indexes, times, strict=True))
-        one.ledger.redriven(one.name, indexes, times)
+        one.ledger.note(RecordKind.REDRIVEN, one.name, indexes, times)
 
 
 def dead_letters_of(
@@ -127,7 +128,7 @@ def apply_result(letters: DeadLetterBatch, now: Instant, *, is_kept: bool) -> No
     else:
         channel.counts.redriven_count += freed.freed
     channel.forget(freed.starts, freed.ends)
-    channel.ledger.finished(channel.name, freed.starts, freed.ends)
+    channel.ledger.note(RecordKind.FINISHED, channel.name, freed.starts, freed.ends)
 
 
 def try_again_later(channel: Channel, indexes: Indexes, now: Instant) -> None:

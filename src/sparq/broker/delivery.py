@@ -39,6 +39,7 @@ from sparq.broker.shares import SHARERS_MIN, share_block
 from sparq.broker.slots import ranges_of
 from sparq.log.block import Block
 from sparq.log.reading import BlockRead
+from sparq.log.records import RecordKind
 from sparq.protocol.frames import patch_attempts
 from sparq.protocol.instant import Instant
 from sparq.protocol.layout import ATTEMPTS_MAX, ATTEMPTS_OFFSET
@@ -110,7 +111,7 @@ def deliver(context: DeliveryContext) -> dict[V2Session, None]:
     # for all runs of the turn: only the last position matters.
     if channel.cursor != channel.noted_cursor:
         channel.noted_cursor = channel.cursor
-        channel.ledger.cursor(channel.name, channel.cursor)
+        channel.ledger.note(RecordKind.CURSOR, channel.name, [channel.cursor])
     return served
 
 
@@ -300,7 +301,9 @@ def _send_sample(
     indexes = np.arange(*run, dtype=np.int64)
     keeps = context.sampler.keeps(len(indexes), session.sample_rate)
     if not keeps.all():
-        context.channel.ledger.finished(context.channel.name, *ranges_of(indexes[~keeps]))
+        context.channel.ledger.note(
+            RecordKind.FINISHED, context.channel.name, *ranges_of(indexes[~keeps])
+        )
     for kept in zip(*ranges_of(indexes[keeps]), strict=True):
         _send(context, session, block.slice(*kept), kept)
 
@@ -428,7 +431,9 @@ def _send_again(context: DeliveryContext, session: V2Session, runs: list[Deliver
     if channel.latencies is not None:
         published = np.concatenate([run.block.timestamps(run.indexes) for run in runs])
         channel.in_flight.note_published(indexes, published)
-    channel.ledger.requeued(channel.name, indexes, np.zeros(len(indexes), np.int64), raised)
+    channel.ledger.note(
+        RecordKind.REQUEUED, channel.name, indexes, np.zeros(len(indexes), np.int64), raised
+    )
 
 
 def _without_expired(context: DeliveryContext, runs: list[DeliveryRun]) -> list[DeliveryRun]:
@@ -468,7 +473,7 @@ def _sample_again(
         keeps = context.sampler.keeps(len(run.indexes), session.sample_rate)
         if not keeps.all():
             finished = ranges_of(run.indexes[~keeps])
-            context.channel.ledger.finished(context.channel.name, *finished)
+            context.channel.ledger.note(RecordKind.FINISHED, context.channel.name, *finished)
         if keeps.any():
             kept.append(DeliveryRun(run.block, run.indexes[keeps], run.attempts[keeps]))
     return kept

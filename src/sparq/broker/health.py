@@ -31,7 +31,7 @@ from sparq.broker.publishing import Trouble
 from sparq.broker.topic import Topic
 from sparq.log.disk import DiskError
 from sparq.log.reserve import BLOCK_BYTES, FinReserve, Reserve
-from sparq.log.task import TaskKind
+from sparq.log.task import Task
 from sparq.protocol.instant import Instant
 
 SIZE_MIN: Final = 2 * BLOCK_BYTES
@@ -168,10 +168,8 @@ def _state_bytes(topic: Topic) -> int:
     return 0 if topic.writer is None else topic.writer.ledger.account.state_bytes
 
 
-class DiskProbe:
+class DiskProbe(Task):
     """Checks whether publishes would be stored: a task for the housekeeping thread."""
-
-    kind: Final = TaskKind.HOUSEKEEPING
 
     def __init__(self, reserve: Reserve, enough_bytes: int, store: Callable[[int], None]) -> None:
         """Prepare the task.

@@ -14,56 +14,25 @@ An ephemeral channel has a `NoLedger` instead of a ledger.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
-
 from sparq.broker.options import NEVER
 from sparq.log.disk import DiskError
-from sparq.log.ledger import Ledger
-from sparq.log.ledger_file import Checkpoint, LedgerSync
-from sparq.log.records import TopicState
+from sparq.log.ledger import Checkpoint, Ledger, LedgerSync
+from sparq.log.records import Indexes, RecordKind, TopicState
 from sparq.log.reserve import Purpose
 from sparq.options.units import SECOND
 from sparq.protocol.instant import Instant
-
-Indexes = Sequence[int] | NDArray[np.int64]
 
 
 class NoLedger:
     """The ledger of ephemeral channels: it accepts every record and keeps none.
 
-    It lets ephemeral and durable channels share one code path for delivering and finishing. Its
-    methods are those of `log.ledger.Ledger` that a channel calls.
+    It lets ephemeral and durable channels share one code path for delivering and finishing.
     """
 
-    def finished(self, channel: str, starts: Indexes, ends: Indexes) -> None:
+    def note(
+        self, kind: RecordKind, channel: str = "", *columns: Indexes, flag: bool = False
+    ) -> None:
         """Do nothing: an ephemeral channel has no ledger."""
-
-    def requeued(self, channel: str, indexes: Indexes, dues: Indexes, attempts: Indexes) -> None:
-        """Do nothing."""
-
-    def voided(self, channel: str, starts: Indexes, ends: Indexes) -> None:
-        """Do nothing."""
-
-    def seek(self, channel: str, index: int) -> None:
-        """Do nothing."""
-
-    def cursor(self, channel: str, index: int) -> None:
-        """Do nothing."""
-
-    def kept(self, channel: str, index: int | None) -> None:
-        """Do nothing."""
-
-    def paused(self, channel: str, flag: bool) -> None:
-        """Do nothing."""
-
-    def detached(self, channel: str, indexes: Indexes) -> None:
-        """Do nothing."""
-
-    def redriven(self, channel: str, indexes: Indexes, times: Sequence[int]) -> None:
-        """Do nothing."""
 
 
 Waiter = object

@@ -32,7 +32,7 @@ from sparq.broker.waiting import DueList
 from sparq.log.block import Block
 from sparq.log.log import Log
 from sparq.log.reading import BlockRead
-from sparq.log.task import TaskKind
+from sparq.log.task import Task, TaskKind
 from sparq.options.units import SECOND
 from sparq.protocol.dead_letters import unseal
 from sparq.protocol.envelope import MAGIC
@@ -127,11 +127,10 @@ READ_AGAIN_NS: Final = SECOND
 _SIZE_BYTES: Final = 4
 
 
-class ExtentReads:
+class ExtentReads(Task):
     """A task: reads several extents, one after another; each keeps its own error."""
 
-    kind: Final = TaskKind.READ
-    error: Final = None
+    kind = TaskKind.READ
 
     def __init__(self, reads: list[BlockRead]) -> None:
         self.reads = reads

@@ -30,10 +30,9 @@ from sparq.broker.trimming import AwaitedSync, Trimming
 from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
 from sparq.log.index_file import IndexWrite
-from sparq.log.ledger import Ledger
-from sparq.log.ledger_file import Checkpoint, LedgerSync
+from sparq.log.ledger import Checkpoint, Ledger, LedgerSync
 from sparq.log.log import Log
-from sparq.log.records import TopicState
+from sparq.log.records import RecordKind, TopicState
 from sparq.log.task import Task
 from sparq.log.upkeep import Drop, LeftoverRemoval, Prepare, UpkeepTask
 from sparq.options.units import MILLISECOND
@@ -252,7 +251,7 @@ class Topic:
     def _set_mark(self, index: int) -> None:
         self.stream.end, self.stream.ordinal = index, self.stream.log.ordinal_at(index)
         if self.writer is not None:
-            self.writer.ledger.mark(index)
+            self.writer.ledger.note(RecordKind.MARK, "", [index])
 
     def depth(self) -> int:
         """Messages that no channel sees yet."""
@@ -275,7 +274,7 @@ class Topic:
             channel = self.channels[name] = self._make_channel(name)
             self.had_channel = True
             if self.writer is not None and not channel.ephemeral:
-                self.writer.ledger.created(name, channel.start)
+                self.writer.ledger.note(RecordKind.CREATED, name, [channel.start])
                 if self.writer.ledger.lacks_records:
                     channel.seek(self.stream.log.first_index)
             self.outcome.changes.append(("created", self.name, name))
@@ -304,7 +303,7 @@ class Topic:
         self.woken.pop(channel, None)
         channel.retire()
         if self.writer is not None and not is_ephemeral(name):
-            self.writer.ledger.deleted(name)
+            self.writer.ledger.note(RecordKind.DELETED, name)
         if not self.channels:
             self._set_mark(self.stream.end)  # P stops here; a restart must find it
             self.flows = False
@@ -334,7 +333,7 @@ class Topic:
             return
         self.paused = paused
         if self.writer is not None:
-            self.writer.ledger.paused(None, paused)
+            self.writer.ledger.note(RecordKind.PAUSED, flag=paused)
         if paused:
             self._set_mark(self.stream.end)  # P stops here; a restart must find it
         self._open_or_close()

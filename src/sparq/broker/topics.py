@@ -38,7 +38,7 @@ from sparq.log.log import CLOCK_TEXT, Log, LogOptions
 from sparq.log.memory_log import MemoryLog
 from sparq.log.records import TopicState
 from sparq.log.reserve import FinReserve, Reserve
-from sparq.log.task import TaskKind
+from sparq.log.task import Task, TaskKind
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import CLOCK_END_NS, Instant
 from sparq.protocol.names import is_ephemeral
@@ -53,23 +53,19 @@ class Leaving(Exception):
     """The topic of this name is being deleted, or could not be opened."""
 
 
-class Opening:
+class Opening(Task):
     """A task: reads the files of one topic."""
 
-    kind: Final = TaskKind.READ
+    kind = TaskKind.READ
 
     def __init__(self, name: str, open_files: Callable[[], Files]) -> None:
         self.name = name
         self.found: Files | None = None
-        self.error: DiskError | None = None
         self._open_files = open_files
 
-    def run(self) -> None:
+    def execute(self) -> None:
         """Read the files."""
-        try:
-            self.found = self._open_files()
-        except DiskError as error:
-            self.error = error
+        self.found = self._open_files()
 
     def sync(self) -> None:
         """Sync this topic's files alone, after syncing all topics at once has failed."""

@@ -37,6 +37,7 @@ from sparq.broker.options import QueueSettings
 from sparq.broker.stream import Stream
 from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
+from sparq.log.records import RecordKind
 from sparq.log.segment import SegmentInfo
 from sparq.log.upkeep import Drop
 from sparq.protocol.dead_letters import dead_letter_topic
@@ -220,7 +221,7 @@ class Trimming:
             self._noted_end = end
             log.pass_over()
             stream.end, stream.ordinal = end, log.ordinal_at(end)
-            writer.ledger.mark(end)
+            writer.ledger.note(RecordKind.MARK, "", [end])
         return finished
 
     def _drop(self, finished: Sequence[SegmentInfo]) -> TrimTasks:

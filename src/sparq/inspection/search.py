@@ -32,7 +32,7 @@ from sparq.log.block import Block
 from sparq.log.disk import DiskError
 from sparq.log.inspection import LogInspection, LogPart, StoredMessage, stored_at
 from sparq.log.reading import pieces_of, read_extent
-from sparq.log.task import TaskKind
+from sparq.log.task import Task, TaskKind
 from sparq.protocol.dead_letters import unseal
 from sparq.protocol.layout import FRAME_OVERHEAD
 
@@ -114,7 +114,7 @@ class Criteria:
 
 
 @dataclass(eq=False)
-class Search:
+class Search(Task):
     """One request's search; also the task of its next step, which continues it for a while.
 
     Attributes:
@@ -145,8 +145,7 @@ class Search:
     candidates: Indexes | None = None
     work: Iterator[None] | None = None
     going: Going = bool
-    kind: TaskKind = TaskKind.INSPECT
-    error: DiskError | None = None
+    kind = TaskKind.INSPECT
 
     @property
     def is_full(self) -> bool:

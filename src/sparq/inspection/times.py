@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sparq.log.disk import DiskError
 from sparq.log.inspection import Curve, LogInspection, LogPart, blocks_of
-from sparq.log.task import TaskKind
+from sparq.log.task import Task, TaskKind
 
 Indexes = NDArray[np.int64]
 
@@ -27,7 +27,7 @@ PARTS_MAX: Final = 256
 
 
 @dataclass(eq=False)
-class CurveCount:
+class CurveCount(Task):
     """Work that counts the messages of a curve.
 
     Attributes:
@@ -43,10 +43,9 @@ class CurveCount:
     parts: dict[int, LogPart]
     counts: Indexes
     indexes: Indexes
-    kind: TaskKind = TaskKind.INSPECT
-    error: DiskError | None = None
+    kind = TaskKind.INSPECT
 
-    def run(self) -> None:
+    def execute(self) -> None:
         """Count the messages."""
         curve, edges, columns = self.curve, self.edges, len(self.edges) - 1
 

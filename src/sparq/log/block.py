@@ -121,13 +121,6 @@ def merge(blocks: Sequence[Block]) -> Block:
     return Block(blocks[0].first, count, ends, frames, blocks[0].ordinal, oldest_ns)
 
 
-def first_at_time(block: Block, wall_ns: int) -> int | None:
-    """Return the first index whose timestamp is at or after this time; None: there is none."""
-    stamps = block.timestamps(np.arange(block.first, block.end))
-    later = np.flatnonzero(stamps >= wall_ns)
-    return block.first + int(later[0]) if len(later) else None
-
-
 CACHE_BYTES: Final = 64 << 20
 ENTRY_OVERHEAD: Final = 600
 """Bytes that an entry costs in addition to its blocks (measured, rounded up)."""

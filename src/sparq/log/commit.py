@@ -26,7 +26,7 @@ from sparq.log.block import Block, Buffer
 from sparq.log.disk import PAGE_BYTES, DiskError
 from sparq.log.reserve import BLOCK_BYTES
 from sparq.log.segment import DATA_START, FILLING, ActiveSegment, LogDir, Segment
-from sparq.log.task import TaskKind
+from sparq.log.task import Task, TaskKind
 from sparq.protocol import batch
 from sparq.protocol.frames import patch_timestamps
 
@@ -61,7 +61,12 @@ class PendingBatch:
 
 
 class CommitState(Enum):
-    """The state of a commit."""
+    """The state of a commit.
+
+    It goes from BEGUN by WRITTEN (unless there is only a sync) to SYNCED or JOURNALED; from BEGUN
+    or WRITTEN by POISONED to MOVED, since only a fresh file helps then. A failure makes it REFUSED
+    or, with data left in a file, LOST; POISONED stays POISONED, which allows no more appends.
+    """
 
     # Every commit hashes members, and Enum's own hash is a Python function, which is slower.
     __hash__ = object.__hash__
@@ -75,37 +80,6 @@ class CommitState(Enum):
     REFUSED = "nothing is stored, and the file is unchanged"
     LOST = "nothing is stored, but a file still has data that could not be truncated or deleted"
 
-
-class CommitEvent(Enum):
-    """An event that changes a commit's state."""
-
-    __hash__ = object.__hash__
-
-    WRITE = "the batch is appended to the file"
-    SHARE = "a journal with the batch is synced"
-    SYNC = "the file is synced"
-    SYNC_FAILED = "a sync of the file failed"
-    MOVE = "the unsynced batches are synced in a new file"
-    FAIL = "it fails and leaves no data behind"
-    SPOIL = "it fails and leaves data in a file"
-
-
-# An event that has no row for a state is a bug: the lookup raises.
-TRANSITIONS: Final[dict[tuple[CommitState, CommitEvent], CommitState]] = {
-    (CommitState.BEGUN, CommitEvent.WRITE): CommitState.WRITTEN,
-    (CommitState.BEGUN, CommitEvent.SYNC): CommitState.SYNCED,
-    (CommitState.BEGUN, CommitEvent.SYNC_FAILED): CommitState.POISONED,
-    (CommitState.BEGUN, CommitEvent.MOVE): CommitState.MOVED,
-    (CommitState.BEGUN, CommitEvent.FAIL): CommitState.REFUSED,
-    (CommitState.BEGUN, CommitEvent.SPOIL): CommitState.LOST,
-    (CommitState.WRITTEN, CommitEvent.SHARE): CommitState.JOURNALED,
-    (CommitState.WRITTEN, CommitEvent.SYNC): CommitState.SYNCED,
-    (CommitState.WRITTEN, CommitEvent.SYNC_FAILED): CommitState.POISONED,
-    (CommitState.POISONED, CommitEvent.MOVE): CommitState.MOVED,
-    # Not REFUSED, which allows more appends: the sync of the active file has failed.
-    (CommitState.POISONED, CommitEvent.FAIL): CommitState.POISONED,
-    (CommitState.POISONED, CommitEvent.SPOIL): CommitState.LOST,
-}
 
 ON_DISK: Final = frozenset((CommitState.SYNCED, CommitState.MOVED))
 """Everything written before the commit is on the disk, too."""
@@ -122,7 +96,7 @@ class Stored(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Commit:
+class Commit(Task):
     """What `Log.begin` has decided about a commit, and the commit's outcome.
 
     Attributes:
@@ -157,13 +131,13 @@ class Commit:
     roll: bool
     stranded: bool
     sync: bool
-    kind: TaskKind
     new_first: int
     new_ordinal: int
     previous_first: int
     now_ns: int
     end_index: int
     spare: str | None = None
+    kind: TaskKind = TaskKind.COMMIT
     state: CommitState = CommitState.BEGUN
     error: DiskError | None = None
     notes: list[str] = field(default_factory=list)
@@ -178,10 +152,6 @@ class Commit:
     def first_index(self) -> int:
         """The index of the first message; without a batch, `end_index`."""
         return self.batch.block.first if self.batch is not None else self.end_index
-
-    def go(self, event: CommitEvent) -> None:
-        """Change the state according to TRANSITIONS."""
-        self.state = TRANSITIONS[self.state, event]
 
     def run(self) -> None:
         """Write and sync; may be called in any thread."""
@@ -206,20 +176,55 @@ class Commit:
                 if target is None:
                     return
             if appended is not None:
-                self.append(target, appended, target.segment.size)
-                self.state = TRANSITIONS[self.state, CommitEvent.WRITE]  # `go`, without a call
+                self._append(target, appended, target.segment.size)
+                self.state = CommitState.WRITTEN
             if self.sync:
-                self.sync_alone(target)
+                self._sync_or_move(target)
         except DiskError as error:
-            self.fail(error)
+            self._refuse(error)
 
-    def fail(self, error: DiskError) -> None:
+    def _refuse(self, error: DiskError) -> None:
         """Record an error: nothing is stored."""
         self.error = error
         # A quota is in no figure about free space: only the write shows it.
         if error.is_full and self.place.reserve is not None:
             self.place.reserve.is_refusing = True
-        self.go(CommitEvent.FAIL if error.restored else CommitEvent.SPOIL)
+        if not error.restored:
+            self.state = CommitState.LOST
+        # Not REFUSED, which allows more appends, if the sync of the active file has failed.
+        elif self.state is not CommitState.POISONED:
+            self.state = CommitState.REFUSED
+
+    def can_share_sync(self) -> bool:
+        """Whether it only appends to an existing file, and may share its sync with others."""
+        if self.batch is None or self.active is None or not (self.sync and self.shares):
+            return False
+        reserve = self.place.reserve
+        return not (self.roll or self.stranded or (reserve is not None and reserve.is_low))
+
+    def write_shared(self) -> bytes:
+        """Append the batch before a shared sync; return its bytes, empty if that failed."""
+        assert self.batch is not None
+        assert self.active is not None
+        try:
+            if self.place.reserve is not None:
+                # Once in its own file, once in the journal.
+                self.place.reserve.admit(2 * self.batch.size)
+            written = self._append(self.active, self.batch, self.active.segment.size)
+        except DiskError as error:
+            self._refuse(error)
+            return b""
+        self.state = CommitState.WRITTEN
+        # The journal stores the same bytes, whose checksums cover this file's salt and offset.
+        return b"".join(written)
+
+    def sync_unshared(self) -> None:
+        """Sync the commit's own file, after the shared sync has failed."""
+        assert self.active is not None
+        try:
+            self._sync_or_move(self.active)
+        except DiskError as error:
+            self._refuse(error)
 
     def _next_file(self) -> ActiveSegment | None:
         """Begin the next file; None: the last one's sync failed, so a fresh file has it all."""
@@ -228,22 +233,22 @@ class Commit:
             # A start syncs only a log's newest file, and takes the others to be synced.
             if self.unsynced:
                 if not self._sync(self.active):
-                    self._poisoned()
+                    self._move()
                     return None
                 self.has_synced_earlier = True
         self.created = self._create(self.new_first, self.new_ordinal)
         return self.created
 
-    def sync_alone(self, target: ActiveSegment) -> None:
+    def _sync_or_move(self, target: ActiveSegment) -> None:
         """Sync the written batches in their own file or, if that fails, in a fresh one.
 
         Raises:
             DiskError: neither could be synced.
         """
         if self._sync(target):
-            self.go(CommitEvent.SYNC)
+            self.state = CommitState.SYNCED
         else:
-            self._poisoned()
+            self._move()
 
     def _create(self, first_index: int, base_ordinal: int, *, bare: bool = False) -> ActiveSegment:
         # A spare is used once, even if that fails: by then it may have the segment's name.
@@ -266,7 +271,7 @@ class Commit:
                 self.notes.append(f"{error}; the unused new file could not be deleted durably")
             raise
 
-    def append(self, target: ActiveSegment, appended: PendingBatch, offset: int) -> list[Buffer]:
+    def _append(self, target: ActiveSegment, appended: PendingBatch, offset: int) -> list[Buffer]:
         """Write a batch at this offset of the file; return its bytes.
 
         Raises:
@@ -306,17 +311,14 @@ class Commit:
         return buffers
 
     def _sync(self, target: ActiveSegment) -> bool:
+        """Sync a file; False: no later sync would report the loss of its unsynced batches."""
         try:
             target.file.sync()
         except DiskError as error:
             self.notes.append(f"{error}: its unsynced batches are written to a new file")
+            self.state = CommitState.POISONED
             return False
         return True
-
-    def _poisoned(self) -> None:
-        """Move the unsynced batches: no later sync of their file would report their loss."""
-        self.go(CommitEvent.SYNC_FAILED)
-        self._move()
 
     def _move(self) -> None:
         """Write the unsynced batches and the new batch to a fresh file.
@@ -341,7 +343,7 @@ class Commit:
             fresh = self._create(first.first, first.ordinal, bare=True)
             offset = DATA_START
             for unsynced in batches:
-                self.append(fresh, unsynced, offset)
+                self._append(fresh, unsynced, offset)
                 offset += unsynced.size
             fresh.file.sync()
             segments.complete(fresh)
@@ -349,7 +351,7 @@ class Commit:
             error.restored = self._give_up(fresh)
             raise
         self.created = fresh
-        self.go(CommitEvent.MOVE)
+        self.state = CommitState.MOVED
 
     def _give_up(self, fresh: ActiveSegment | None) -> bool:
         """Remove the refused batch from both files, since the fresh file failed too.
@@ -365,50 +367,6 @@ class Commit:
             except DiskError as error:
                 self.notes.append(f"{error}: the file may still contain refused messages")
         return is_gone
-
-
-class Shared:
-    """A commit that appends to an existing file and shares its sync with other commits.
-
-    Attributes:
-        data: the bytes that were written.
-    """
-
-    def __init__(self, commit: Commit, appended: PendingBatch, target: ActiveSegment) -> None:
-        self.commit, self.batch, self.target = commit, appended, target
-        self.data = b""
-
-    @classmethod
-    def of(cls, commit: Commit) -> "Shared | None":
-        """Wrap a commit; None: it does more than append and sync, or must not share its sync."""
-        appended, target, reserve = commit.batch, commit.active, commit.place.reserve
-        if appended is None or target is None or not (commit.sync and commit.shares):
-            return None
-        if commit.roll or commit.stranded or (reserve is not None and reserve.is_low):
-            return None
-        return cls(commit, appended, target)
-
-    def write(self) -> bool:
-        """Append the batch, before the shared sync; False: that failed."""
-        commit, reserve = self.commit, self.commit.place.reserve
-        try:
-            if reserve is not None:
-                reserve.admit(2 * self.batch.size)  # once in its own file, once in the journal
-            size = self.target.segment.size
-            # The journal stores the same bytes, whose checksums cover this file's salt and offset.
-            self.data = b"".join(commit.append(self.target, self.batch, size))
-        except DiskError as error:
-            commit.fail(error)
-            return False
-        commit.go(CommitEvent.WRITE)
-        return True
-
-    def sync_alone(self) -> None:
-        """Sync the commit's own file, after the shared sync has failed."""
-        try:
-            self.commit.sync_alone(self.target)
-        except DiskError as error:
-            self.commit.fail(error)
 
 
 @dataclass(slots=True, eq=False)

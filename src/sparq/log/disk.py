@@ -181,6 +181,12 @@ def ensure_directory(disk: Disk, path: str) -> None:
         disk.sync_directory(os.path.dirname(path) or ".")
 
 
+def unlink_if_possible(disk: Disk, path: str) -> None:
+    """Delete a file of no use; where the disk refuses that, it stays."""
+    with suppress(DiskError):
+        disk.unlink(path)
+
+
 class _Failing:
     """Context manager that turns an OSError into a `DiskError`."""
 

@@ -4,53 +4,52 @@
 2. Indexes have gaps; ordinals have a gap only where messages were lost or their file was deleted.
 """
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.log.block import Block, first_at_time
-from sparq.log.extents import Extent, Stretch
-from sparq.log.segment import Segment
+from sparq.log.segment import Extent, Segment, Stretch
 
 Indexes = NDArray[np.int64]
 
 
-def place_of(segment: Segment, extent: Extent) -> Stretch:
-    """Return what a reader needs to know about an extent."""
-    return Stretch(segment.path, segment.key, extent)
-
-
 class Index:
-    """The segments of a log."""
+    """The segments of a log.
 
-    __slots__ = ("_firsts", "segments")
+    Attributes:
+        files: the segments.
+        written_end: the index after the last readable message.
+        end_ordinal: the number of messages in the log, including lost and deleted ones.
+    """
 
     def __init__(self) -> None:
-        self.segments: list[Segment] = []
+        self.files: list[Segment] = []
         self._firsts: list[int] = []
+        self.written_end = 0
+        self.end_ordinal = 0
 
-    def add(self, segment: Segment) -> None:
+    def add_file(self, segment: Segment) -> None:
         """Add a segment after all others; the earlier ones end where it begins."""
         # After a failed sync, a new file begins before the end of the one that it replaces.
-        for earlier in reversed(self.segments):
+        for earlier in reversed(self.files):
             if earlier.end_index <= segment.first_index:
                 break
             earlier.extents.cut(segment.first_index)
-        self.segments.append(segment)
+        self.files.append(segment)
         self._firsts.append(segment.first_index)
 
-    def remove(self, segment: Segment) -> None:
+    def remove_file(self, segment: Segment) -> None:
         """Remove a segment."""
-        position = self.segments.index(segment)
-        del self.segments[position], self._firsts[position]
+        position = self.files.index(segment)
+        del self.files[position], self._firsts[position]
 
     def end_of(self, segment: Segment) -> int:
         """Return the index at which a segment ends, whatever its file holds."""
-        position = self.segments.index(segment) + 1
-        if position < len(self.segments):
-            return self.segments[position].first_index
+        position = self.files.index(segment) + 1
+        if position < len(self.files):
+            return self.files[position].first_index
         return segment.header.ceiling
 
     def locate(self, index: int) -> tuple[Segment, int] | None:
@@ -58,7 +57,7 @@ class Index:
         at = bisect_right(self._firsts, index) - 1
         if at < 0:
             return None
-        segment = self.segments[at]
+        segment = self.files[at]
         position = segment.extents.position(index)
         if position < len(segment.extents) and segment.extents.firsts[position] <= index:
             return segment, position
@@ -67,7 +66,7 @@ class Index:
     def extents_from(self, index: int) -> Iterator[tuple[Segment, Extent]]:
         """Yield the extents that end after the index, in order."""
         at = max(bisect_right(self._firsts, index) - 1, 0)
-        for segment in self.segments[at:]:
+        for segment in self.files[at:]:
             position = segment.extents.position(index)
             while position < len(segment.extents):
                 yield segment, segment.extents[position]
@@ -88,10 +87,10 @@ class Index:
                 return places, extent.first
             # The first extent's batches before `first` are read, but not sent.
             size += extent.size if places else 0
-            places.append(place_of(segment, extent))
+            places.append(segment.place(extent))
         return places, end
 
-    def within(self, first: int, end: int, max_bytes: int) -> tuple[int, int]:
+    def index_within(self, first: int, end: int, max_bytes: int) -> tuple[int, int]:
         """Find how far the extents that overlap [first, end) reach within `max_bytes`.
 
         The first of them counts with all of its bytes, and is included whatever its size: otherwise
@@ -102,14 +101,18 @@ class Index:
         """
         reached, size = first, 0
         at = max(bisect_right(self._firsts, first) - 1, 0)
-        for segment in self.segments[at:]:
+        for segment in self.files[at:]:
             extents = segment.extents
             position = extents.position(first)
             if position == len(extents):
                 continue
             if extents.firsts[position] >= end:
                 break
-            count, taken = extents.within(position, end, max_bytes - size)
+            # Sizes are summed up, since extents need not touch: damage leaves gaps between them.
+            stop = bisect_left(extents.firsts, end, position)
+            filled = np.cumsum(np.array(extents.sizes[position:stop], np.int64))
+            count = int(np.searchsorted(filled, max_bytes - size, "right"))
+            taken = int(filled[count - 1]) if count else 0
             if not count and not size:
                 count, taken = 1, extents[position].size
             if count:
@@ -118,32 +121,32 @@ class Index:
                 break
         return reached, size
 
-    def next_stored(self, index: int) -> int | None:
-        """Return the smallest stored index >= index; None: there is none."""
+    def next_stored(self, index: int) -> int:
+        """Return the smallest stored index >= index; `written_end` if there is none."""
         for _, extent in self.extents_from(index):
             return max(index, extent.first)
-        return None
+        return max(self.written_end, index)
 
-    def ordinal_at(self, index: int, end_ordinal: int) -> int:
-        """Count the messages in the log before this index; the whole log has `end_ordinal`.
+    def ordinal_at(self, index: int) -> int:
+        """Count the messages in the log before this index.
 
         In a gap left by damage, the lost messages are counted as far as the index reaches.
         """
         after = next(self.extents_from(index), None)
-        limit = end_ordinal if after is None else after[1].ordinal
+        limit = self.end_ordinal if after is None else after[1].ordinal
         if after is not None and after[1].first <= index:
             return limit + index - after[1].first
         before = self._before(index)
         return limit if before is None else min(limit, before.end_ordinal + index - before.end)
 
-    def ordinals_at(self, indexes: Indexes, end_ordinal: int) -> Indexes:
+    def ordinals_at(self, indexes: Indexes) -> Indexes:
         """`ordinal_at` for many indexes, in any order."""
         firsts, ends, ordinals = self._joined()
         if not len(firsts):
-            return np.full(len(indexes), end_ordinal)
+            return np.full(len(indexes), self.end_ordinal)
         # The appended entries answer for indexes after the last extent, without a special case.
         after = np.searchsorted(ends, indexes, "right")
-        limits = np.append(ordinals, end_ordinal)[after]
+        limits = np.append(ordinals, self.end_ordinal)[after]
         starts = np.append(firsts, np.iinfo(np.int64).max)[after]
         before = np.maximum(after - 1, 0)
         counted = ordinals[before] + (indexes - firsts[before])
@@ -162,7 +165,7 @@ class Index:
 
     def _joined(self) -> tuple[Indexes, Indexes, Indexes]:
         """Return first index, end and ordinal of all extents."""
-        rows = [segment.extents.rows(0, len(segment.extents)) for segment in self.segments]
+        rows = [segment.extents.rows(0, len(segment.extents)) for segment in self.files]
         firsts, ends, ordinals, *_ = np.concatenate(rows, axis=1) if rows else np.empty((3, 0), "q")
         return firsts, ends, ordinals
 
@@ -170,83 +173,61 @@ class Index:
         """Return the last extent that ends at or before this index, which is in a gap."""
         at = bisect_right(self._firsts, index) - 1
         while at >= 0:
-            extents = self.segments[at].extents
+            extents = self.files[at].extents
             position = extents.position(index)
             if position:
                 return extents[position - 1]
             at -= 1
         return None
 
-    def index_at_ordinal(self, ordinal: int) -> int | None:
-        """Return the smallest stored index with at least `ordinal` messages before it, or None."""
-        for segment in self.segments:
+    def index_at_ordinal(self, ordinal: int) -> int:
+        """Find the first stored index whose ordinal is at least `ordinal`, or `written_end`."""
+        for segment in self.files:
             if segment.end_ordinal <= ordinal or not len(segment.extents):
                 continue
             extents = segment.extents
-            position = max(extents.at_ordinal(ordinal), 0)
+            position = max(bisect_right(extents.ordinals, ordinal) - 1, 0)
             extent = extents[position]
             if ordinal < extent.end_ordinal:
                 return extent.first + max(0, ordinal - extent.ordinal)
             return extents[position + 1].first
-        return None
+        return self.written_end
 
     def messages_between(self, first: int, end: int) -> int:
-        """Count the stored messages with an index in [first, end)."""
+        """Count the stored messages with an index in [first, end): neither lost nor deleted."""
         total = 0
-        at = max(bisect_right(self._firsts, first) - 1, 0)
-        for segment in self.segments[at:]:
-            if segment.first_index >= end:
+        # Not a difference of ordinals: that would count lost messages, too.
+        for _, extent in self.extents_from(first):
+            if extent.first >= end:
                 break
-            total += segment.extents.messages_between(first, end)
+            total += min(extent.end, end) - max(extent.first, first)
         return total
 
-    def within_bytes(self, max_bytes: int) -> int:
+    def index_within_bytes(self, max_bytes: int) -> int:
         """Return the index from which on the log has at most `max_bytes`; 0: all of it has.
 
         Within the extent that exceeds them, all messages count as equally large.
         """
         left = max_bytes
-        for segment in reversed(self.segments):
+        for segment in reversed(self.files):
             if segment.size > left:
-                return segment.extents.within_bytes(left, segment.end_index)
+                break
             left -= segment.size
-        return 0
+        else:
+            return 0
+        index = segment.end_index
+        for extent in reversed(segment.extents):
+            if extent.size > left:
+                return extent.end - (extent.end - extent.first) * left // extent.size
+            index, left = extent.first, left - extent.size
+        return index
 
     def at_time(self, wall_ns: int) -> tuple[Segment, int] | None:
         """Find the first extent with a message published at or after this time, or None."""
-        # From the oldest on, since times do not ascend if the clock was set back.
-        for segment in self.segments:
+        # From the oldest on, and no binary search: times do not ascend if the clock was set back.
+        for segment in self.files:
             if segment.last_time_ns >= wall_ns:
-                position = segment.extents.at_time(wall_ns)
-                if position < len(segment.extents):
-                    return segment, position
+                for position, time_ns in enumerate(segment.extents.times):
+                    if time_ns >= wall_ns:
+                        return segment, position
         return None
-
-    def first_at_time(
-        self, wall_ns: int, end: int, block_at: Callable[[int], Block | None]
-    ) -> int | None:
-        """Return the first index published at or after this time, `end` if there is none.
-
-        None: the extent that `at_time` returns must be read first, since `block_at` does not have
-        it.
-        """
-        found = self.at_time(wall_ns)
-        if found is None:
-            return end
-        segment, position = found
-        extent = segment.extents[position]
-        # A seek to the beginning of a file, e.g. of the whole log, is answered without a read.
-        if position == 0 and segment.first_time_ns >= wall_ns:
-            return extent.first
-        index = extent.first
-        while index < extent.end:
-            block = block_at(index)
-            if block is None:
-                return None
-            at = first_at_time(block, wall_ns)
-            if at is not None:
-                return at
-            index = block.end
-        # Damage has taken the extent's latest messages, but the extent still has their time.
-        following = self.next_stored(extent.end)
-        return max(end, extent.end) if following is None else following

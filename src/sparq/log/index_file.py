@@ -1,7 +1,7 @@
 """A segment's index file: a summary of its batch headers, so that a start need not read them all.
 
 ``<name>.log`` has an index file ``<name>.index``: a header, then blocks like those of a ledger (see
-``ledger_file``), each of which adds extents after those of the blocks before it. A block's payload,
+``block_file``), each of which adds extents after those of the blocks before it. A block's payload,
 little-endian::
 
     offset  size  field
@@ -22,28 +22,26 @@ little-endian::
 """
 
 import struct
+from contextlib import closing
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from sparq.log.bad_pages import read_bytes
+from sparq.log.block_file import HeaderForm, block_at, encode_block
 from sparq.log.disk import Disk, DiskError, File
-from sparq.log.extents import COLUMNS, Rows
-from sparq.log.file_header import HeaderForm
-from sparq.log.ledger_file import block_at, encode_block
 from sparq.log.reading import read_header
+from sparq.log.segment import COLUMNS, Rows, Segment, SegmentHeader
 from sparq.log.segment import DATA_START as SEGMENT_DATA_START
 from sparq.log.segment import SUFFIX as SEGMENT_SUFFIX
-from sparq.log.segment import Segment, SegmentHeader
-from sparq.log.task import TaskKind
+from sparq.log.task import Task
 from sparq.protocol.batch import HEADER_SIZE as BATCH_HEADER_SIZE
 
 SUFFIX: Final = ".index"
-ALIGNMENT: Final = 8
 BATCH_HEADER_BYTES: Final = 4096
 """Enough for the header of a later version, too."""
 
-_HEADER: Final = HeaderForm(b"SPARQIDX", "Q16sq8x")
+HEADER: Final = HeaderForm(b"SPARQIDX", "Q16sq8x")
 _PAYLOAD: Final = struct.Struct("<IIq")
 
 Dues = list[tuple[int, int]]
@@ -76,9 +74,9 @@ def path_of(segment_path: str) -> str:
     return segment_path.removesuffix(SEGMENT_SUFFIX) + SUFFIX
 
 
-def encode_header(header: SegmentHeader) -> bytes:
-    """Encode the header of this segment's index file."""
-    return _HEADER.pack((header.salt, header.log_id, header.first_index))
+def facts_of(header: SegmentHeader) -> tuple[int, bytes, int]:
+    """Return the facts in the header of this segment's index file."""
+    return header.salt, header.log_id, header.first_index
 
 
 def encode(rows: Rows, dues: Dues, first_time_ns: int, offset: int, salt: int) -> bytes:
@@ -113,15 +111,15 @@ def read(disk: Disk, segment: Segment, size: int, limit: int) -> IndexContents |
     if not disk.exists(path):
         return None
     try:
-        file = disk.open(path)
-        try:
+        with closing(disk.open(path)) as file:
             data = file.pread(file.size(), 0)
-        finally:
-            file.close()
         contents = _parse(data, segment.header)
-        if contents is None or not _is_sound(contents, segment, size, limit):
-            return None
-        return contents if _last_is_there(disk, segment, contents) else None
+        is_usable = (
+            contents is not None
+            and _is_sound(contents, segment, size, limit)
+            and _last_is_there(disk, segment, contents)
+        )
+        return contents if is_usable else None
     except DiskError:
         # The segment has the same information, but reading it takes longer.
         return None
@@ -129,20 +127,23 @@ def read(disk: Disk, segment: Segment, size: int, limit: int) -> IndexContents |
 
 def _parse(data: bytes, header: SegmentHeader) -> IndexContents | None:
     """Parse the whole blocks of an index file; None: it is not this segment's, or is malformed."""
-    if data[: _HEADER.size] != encode_header(header):
+    if not data.startswith(HEADER.encode(facts_of(header))):
         return None
     parts: list[Rows] = []
     dues: Dues = []
-    first_time_ns, at = 0, _HEADER.size
-    while (payload := block_at(data, at, header.salt)) is not None:
-        block = _decode(payload)
-        if block is None:
+    first_time_ns, at = 0, HEADER.size
+    while (block := block_at(data, at, header.salt)) is not None:
+        if len(block.records) < _PAYLOAD.size:
             return None
-        parts.append(block[0])
-        dues += block[1]
-        first_time_ns = first_time_ns or block[2]
-        at += 16 + len(payload)
-        at += -at % ALIGNMENT
+        count, due_count, time_ns = _PAYLOAD.unpack_from(block.records)
+        numbers = np.frombuffer(block.records, "<i8", -1, _PAYLOAD.size)
+        if len(numbers) != COLUMNS * count + 2 * due_count:
+            return None
+        parts.append(numbers[: COLUMNS * count].reshape(COLUMNS, count).astype(np.int64))
+        indexes, times = numbers[COLUMNS * count :].reshape(2, due_count).tolist()
+        dues += zip(indexes, times, strict=True)
+        first_time_ns = first_time_ns or time_ns
+        at = block.end
     return IndexContents(np.concatenate(parts, axis=1), dues, first_time_ns, at) if parts else None
 
 
@@ -184,16 +185,13 @@ def _is_sound(contents: IndexContents, segment: Segment, size: int, limit: int) 
 def _last_is_there(disk: Disk, segment: Segment, contents: IndexContents) -> bool:
     """Whether the segment has the batch that begins the last extent."""
     first, _, ordinal, offset, _, _ = map(int, contents.rows[:, -1])
-    file = disk.open(segment.path)
-    try:
+    with closing(disk.open(segment.path)) as file:
         data = read_bytes(file, BATCH_HEADER_BYTES, offset)
-    finally:
-        file.close()
     found = read_header(data, 0, offset, segment.key)
     return found is not None and (found.first_index, found.ordinal) == (first, ordinal)
 
 
-class IndexWrite:
+class IndexWrite(Task):
     """A task that adds extents to a segment's index file, which it creates if none is in use yet.
 
     Attributes:
@@ -204,12 +202,9 @@ class IndexWrite:
         broken: the extents do not follow each other: none is added, now or later.
     """
 
-    kind: Final = TaskKind.HOUSEKEEPING
-
     def __init__(self, disk: Disk, segment: Segment, rows: Rows, dues: Dues) -> None:
         self._disk = disk
         self._rows = rows
-        self._path = path_of(segment.path)
         self._begin = segment.index_bytes
         self._first_time_ns = segment.first_time_ns
         self._follows = segment.index_end
@@ -218,36 +213,26 @@ class IndexWrite:
         self.dues = dues
         self.size = segment.index_bytes
         self.broken = False
-        self.error: DiskError | None = None
 
-    def run(self) -> None:
+    def execute(self) -> None:
         """Write the block; earlier blocks stay as they are."""
         # A start would reject the whole file for one gap, e.g. after damage found by a read.
         if not follows(self._rows, *self._follows):
             self.broken = True
             return
-        try:
-            file = self._open()
-            try:
-                self._write(file)
-            finally:
-                file.close()
-        except DiskError as error:
-            self.error = error
+        header = self.segment.header
+        head = b"" if self._begin else HEADER.encode(facts_of(header))
+        begin = self._begin + len(head)
+        block = encode(self._rows, self.dues, self._first_time_ns, begin, header.salt)
+        with closing(self._open()) as file:
+            file.append([head + block], self._begin)
+        self.size = begin + len(block)
 
     def _open(self) -> File:
-        disk, path = self._disk, self._path
+        disk, path = self._disk, path_of(self.segment.path)
         if self._begin:
             return disk.open(path)
         # A start has found this file useless: its blocks must not follow the new header.
         if disk.exists(path):
             disk.unlink(path)
         return disk.create(path)
-
-    def _write(self, file: File) -> None:
-        header = self.segment.header
-        begin = self._begin or _HEADER.size
-        block = encode(self._rows, self.dues, self._first_time_ns, begin, header.salt)
-        buffers = [block] if self._begin else [encode_header(header), block]
-        file.append(buffers, self._begin)
-        self.size = begin + len(block)

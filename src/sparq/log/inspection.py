@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from sparq.log.block import Block, BlockCache
 from sparq.log.disk import Disk, DiskError
-from sparq.log.extents import Extent, Stretch
-from sparq.log.index import Index, place_of
+from sparq.log.index import Index
 from sparq.log.reading import pieces_of, read_extent
-from sparq.log.segment import Segment
-from sparq.log.task import TaskKind
+from sparq.log.segment import Extent, Segment, Stretch
+from sparq.log.task import Task, TaskKind
 from sparq.protocol.layout import FRAME_OVERHEAD
 
 Indexes = NDArray[np.int64]
@@ -127,11 +126,11 @@ class LogInspection:
 
     def _part(self, segment: Segment, extent: Extent) -> LogPart:
         entry = self._cache.peek((self._owner, extent.first))
-        return LogPart(place_of(segment, extent), () if entry is None else tuple(entry.blocks))
+        return LogPart(segment.place(extent), () if entry is None else tuple(entry.blocks))
 
     def has(self, part: LogPart) -> bool:
         """Whether the log still has the file of a part."""
-        return any(segment.path == part.place.path for segment in self._index.segments)
+        return any(segment.path == part.place.path for segment in self._index.files)
 
     def parts(self, first: int, end: int, count_max: int) -> list[LogPart]:
         """List up to `count_max` parts that overlap [first, end), in order."""
@@ -140,9 +139,11 @@ class LogInspection:
             if extent.first >= end:
                 break
             part = self._part(segment, extent)
-            joined = _joined(parts[-1], part) if parts else None
-            if joined is not None:
-                parts[-1] = joined
+            both = None
+            if parts and not parts[-1].blocks and not part.blocks:
+                both = parts[-1].place.join(part.place)
+            if both is not None and both.extent.size <= JOIN_BYTES:
+                parts[-1] = LogPart(both, ())
             elif len(parts) == count_max:
                 break
             else:
@@ -181,24 +182,11 @@ class LogInspection:
 
     def curve(self) -> Curve:
         """Return what the index says about publish times."""
-        segments = [segment for segment in self._index.segments if len(segment.extents)]
+        segments = [segment for segment in self._index.files if len(segment.extents)]
         whole = len(segments) > SEGMENTS_MAX
         columns = [_whole(segment) if whole else _extents(segment) for segment in segments]
         joined = np.concatenate(columns, axis=1) if columns else np.empty((5, 0), np.int64)
         return Curve(*joined)
-
-
-def _joined(left: LogPart, right: LogPart) -> LogPart | None:
-    """Join two parts into one read; None: they are not adjacent, too large, or in memory."""
-    one, other = left.place.extent, right.place.extent
-    if left.blocks or right.blocks or one.size + other.size > JOIN_BYTES:
-        return None
-    touch = one.offset + one.size == other.offset and one.end == other.first
-    if not touch or left.place.path != right.place.path or one.end_ordinal != other.ordinal:
-        return None
-    size, time_ns = one.size + other.size, max(one.time_max_ns, other.time_max_ns)
-    extent = one._replace(end=other.end, size=size, time_max_ns=time_ns)
-    return LogPart(left.place._replace(extent=extent), ())
 
 
 def _whole(segment: Segment) -> Indexes:
@@ -235,8 +223,8 @@ def blocks_of(disk: Disk, part: LogPart) -> list[Block]:
     return [piece.block for piece in pieces_of(data, part.place)]
 
 
-@dataclass(slots=True, eq=False)
-class SingleMessageRead:
+@dataclass(eq=False)
+class SingleMessageRead(Task):
     """A task that reads single messages.
 
     Attributes:
@@ -253,10 +241,9 @@ class SingleMessageRead:
     found: dict[int, StoredMessage] = field(default_factory=dict)
     left: set[int] = field(default_factory=set)
     failed: list[tuple[LogPart, DiskError]] = field(default_factory=list)
-    kind: TaskKind = TaskKind.INSPECT
-    error: DiskError | None = None
+    kind = TaskKind.INSPECT
 
-    def run(self) -> None:
+    def execute(self) -> None:
         """Read the messages."""
         room = SINGLES_BYTES_MAX
         for part, indexes in self.wanted:
@@ -285,8 +272,8 @@ def _pick(blocks: list[Block], indexes: list[int], body_bytes: int) -> Iterator[
             yield stored_at(blocks[at], index, body_bytes)
 
 
-@dataclass(slots=True, eq=False)
-class Computation:
+@dataclass(eq=False)
+class Computation(Task):
     """A task that computes a result from copies, which would take too long in the event loop.
 
     Attributes:
@@ -294,10 +281,9 @@ class Computation:
     """
 
     call: Callable[[], None]
-    kind: TaskKind = TaskKind.INSPECT
-    error: DiskError | None = None
+    kind = TaskKind.INSPECT
 
-    def run(self) -> None:
+    def execute(self) -> None:
         """Run the computation."""
         self.call()
 
@@ -313,20 +299,16 @@ def wanted_parts(
     """
     wanted: dict[int, tuple[LogPart, list[int]]] = {}
     part: LogPart | None = None
-    size = 0
-    for at, index in enumerate(indexes):
+    size = covered = 0
+    for index in indexes:
         if part is None or not part.first <= index < part.end:
             part = inspection.part(index)
-        if part is None:
-            continue
-        if part.first not in wanted:
-            if wanted and size + part.size > bytes_max:
-                return _sorted(wanted), at
-            wanted[part.first] = part, []
-            size += part.size
-        wanted[part.first][1].append(index)
-    return _sorted(wanted), len(indexes)
-
-
-def _sorted(wanted: dict[int, tuple[LogPart, list[int]]]) -> list[tuple[LogPart, list[int]]]:
-    return [(part, sorted(indexes)) for part, indexes in wanted.values()]
+        if part is not None:
+            if part.first not in wanted:
+                if wanted and size + part.size > bytes_max:
+                    break
+                wanted[part.first] = part, []
+                size += part.size
+            wanted[part.first][1].append(index)
+        covered += 1
+    return [(part, sorted(found)) for part, found in wanted.values()], covered

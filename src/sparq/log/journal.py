@@ -15,7 +15,7 @@ is synced before their OKs. Their own files are synced later, many commits at on
    is begun.
 4. If the journal fails, each file is synced by itself, and that journal is not used any more.
 
-The format is a ledger's (see `ledger_file`); a block's records are entries, little-endian::
+The format is a ledger's (see `block_file`); a block's records are entries, little-endian::
 
     offset  size  field
          0     2  length of the path
@@ -28,15 +28,16 @@ The format is a ledger's (see `ledger_file`); a block's records are entries, lit
 
 import secrets
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from sparq.log import ledger_file
+from sparq.log import block_file
 from sparq.log.bad_pages import read_bytes
-from sparq.log.commit import Commit, CommitEvent, Shared
-from sparq.log.disk import Disk, DiskError, File
-from sparq.log.ledger_file import DATA_START, LedgerHeader
+from sparq.log.block_file import DATA_START, HEADER, FileHeader, number_in
+from sparq.log.commit import Commit, CommitState
+from sparq.log.disk import Disk, DiskError, File, unlink_if_possible
 from sparq.log.segment import DATA_START as SEGMENT_DATA_START
 from sparq.log.segment import NEXT, SUFFIX, decode_header
 from sparq.log.task import Task, TaskKind
@@ -68,14 +69,11 @@ class JournalEntry(NamedTuple):
     offset: int
     data: bytes
 
-
-def encode(entries: Iterable[JournalEntry]) -> bytes:
-    """Encode a block's records."""
-    parts: list[bytes] = []
-    for entry in entries:
-        path = entry.path.encode()
-        parts += _ENTRY.pack(len(path), entry.salt, entry.offset, len(entry.data)), path, entry.data
-    return b"".join(parts)
+    def encode(self) -> bytes:
+        """Encode the entry."""
+        path = self.path.encode()
+        head = _ENTRY.pack(len(path), self.salt, self.offset, len(self.data))
+        return b"".join((head, path, self.data))
 
 
 def decode(records: memoryview) -> Iterator[JournalEntry]:
@@ -84,22 +82,10 @@ def decode(records: memoryview) -> Iterator[JournalEntry]:
     at = 0
     while at < len(records):
         path_size, salt, offset, size = _ENTRY.unpack_from(records, at)
-        at += _ENTRY.size
-        path = bytes(records[at : at + path_size]).decode()
-        at += path_size
-        yield JournalEntry(path, salt, offset, bytes(records[at : at + size]))
-        at += size
-
-
-def number_of(name: str) -> int | None:
-    """Return the number in a journal's file name; None: it is not a journal's name."""
-    digits = name.removeprefix(PREFIX)
-    if digits == name or len(digits) != 8:
-        return None
-    try:
-        return int(digits, 16)
-    except ValueError:
-        return None
+        begin = at + _ENTRY.size + path_size
+        path = str(records[begin - path_size : begin], "utf-8")
+        at = begin + size
+        yield JournalEntry(path, salt, offset, bytes(records[begin:at]))
 
 
 class Journal:
@@ -134,68 +120,69 @@ class Journal:
         """Return the path of the journal with this number."""
         return f"{self._data_path}/{PREFIX}{number:08x}"
 
-    def run(self, tasks: list[Task]) -> Iterator[list[Task]]:
+    def run(self, tasks: list[Task]) -> Iterator[Sequence[Task]]:
         """Run tasks that wait together, in any order; yield those that have run."""
         # One block after the other, each with at most SHARE_BYTES: the first group is answered
         # before the next one is written.
-        while shared := self._shared(tasks):
+        while shared := self._sharing(tasks):
             self._commit(shared)
-            commits = [share.commit for share in shared]
-            yield list(commits)
-            done = set(map(id, commits))
+            yield shared
+            done = set(map(id, shared))
             tasks = [task for task in tasks if id(task) not in done]
         for task in tasks:
             task.run()
             yield [task]
 
-    def _shared(self, tasks: list[Task]) -> list[Shared]:
+    def _sharing(self, tasks: list[Task]) -> list[Commit]:
         """Return the commits that share the next sync; none, if it is not worth it."""
         if len(tasks) < self.share_min:
             return []
-        shared: list[Shared] = []
+        shared: list[Commit] = []
         size = 0
         for task in tasks:
-            share = Shared.of(task) if isinstance(task, Commit) else None
-            if share is not None and size + share.batch.size <= SHARE_BYTES:
-                size += share.batch.size
-                shared.append(share)
-        return shared if len(shared) >= self.share_min and self._is_usable() else []
-
-    def _is_usable(self) -> bool:
+            if not isinstance(task, Commit) or task.batch is None or not task.can_share_sync():
+                continue
+            if size + task.batch.size <= SHARE_BYTES:
+                size += task.batch.size
+                shared.append(task)
+        if len(shared) < self.share_min:
+            return []
         if self._pause:
             self._pause -= 1
-            return False
+            return []
         # At most two journals exist, since their batches also stay in memory: if the older one is
         # still needed when the newer one is full, files sync themselves until it is clean.
         has_room = self._file is not None and self._size < self.file_bytes
-        return has_room or self.number - self.cleaned <= 1
+        return shared if has_room or self.number - self.cleaned <= 1 else []
 
-    def _commit(self, shared: list[Shared]) -> None:
-        written = [share for share in shared if share.write()]
+    def _commit(self, shared: list[Commit]) -> None:
+        written: list[Commit] = []
+        entries: list[bytes] = []
+        for commit in shared:
+            if data := commit.write_shared():
+                segment, _, offset = commit.written[0]
+                path = segment.path.removeprefix(f"{self._data_path}/")
+                entries.append(JournalEntry(path, segment.key.salt, offset, data).encode())
+                written.append(commit)
         if not written:
             return
         try:
-            self._append(encode(map(self._entry, written)))
+            self._append(b"".join(entries))
         except DiskError as error:
             self._give_up()
             # One note for the operator, not one for each topic.
-            written[0].commit.notes.append(
+            written[0].notes.append(
                 f"journal failed ({error}): each topic's file is synced separately"
             )
-            for share in written:
-                share.commit.journals_ended = self.number
-                share.sync_alone()
+            for commit in written:
+                commit.journals_ended = self.number
+                commit.sync_unshared()
             return
-        for share in written:
+        for commit in written:
             # Not synced in its own file: the log keeps the batch in memory until it is.
-            share.commit.go(CommitEvent.SHARE)
-            share.commit.journal = self.number
-            share.commit.journals_ended = self.number - 1
-
-    def _entry(self, share: Shared) -> JournalEntry:
-        segment = share.target.segment
-        path = segment.path.removeprefix(f"{self._data_path}/")
-        return JournalEntry(path, segment.key.salt, segment.size, share.data)
+            commit.state = CommitState.JOURNALED
+            commit.journal = self.number
+            commit.journals_ended = self.number - 1
 
     def _append(self, entries: bytes) -> None:
         file = self._file
@@ -203,7 +190,7 @@ class Journal:
             file = self._begin()
         # Appended, not written into a preallocated file: so a start finds the journal's end without
         # a mark (ARCHITECTURE.md, "Tried and rejected").
-        block = ledger_file.encode_block(entries, self._size, self._salt)
+        block = block_file.encode_block(entries, self._size, self._salt)
         file.append([block], self._size)
         self._size += len(block)
         file.sync()
@@ -216,15 +203,15 @@ class Journal:
         # A journal that could not be deleted keeps its number.
         while self._disk.exists(self.path(number)):
             number += 1
-        header = LedgerHeader(secrets.randbits(64), _NO_LOG, number)
+        header = FileHeader(secrets.randbits(64), _NO_LOG, number)
         file = self._disk.create(self.path(number))
         try:
-            file.append([ledger_file.encode_header(header)], 0)
+            file.append([HEADER.encode(header)], 0)
             file.sync()
             self._disk.sync_directory(self._data_path)
         except DiskError:
             file.close()
-            self._unlink(number)
+            unlink_if_possible(self._disk, self.path(number))
             raise
         self._file, self._salt, self._size = file, header.salt, DATA_START
         self.number = number
@@ -241,17 +228,11 @@ class Journal:
         self._pause = GROUPS_WITHOUT_JOURNAL
         self.end()
 
-    def _unlink(self, number: int) -> None:
-        """Delete a journal, if the disk allows it: writing one back once more changes nothing."""
-        try:
-            self._disk.unlink(self.path(number))
-        except DiskError:
-            return
-
     def clean(self, number: int) -> None:
         """Delete the journals up to this number: all that they hold is in synced files."""
         for old in range(max(self._first, self.cleaned + 1), number + 1):
-            self._unlink(old)
+            # Writing one back once more would change nothing.
+            unlink_if_possible(self._disk, self.path(old))
         self.cleaned = max(self.cleaned, number)
 
     def close(self, *, is_clean: bool) -> None:
@@ -264,37 +245,33 @@ class Journal:
             self.clean(self.number)
 
 
-class End:
+class End(Task):
     """A task that ends the newest journal: nothing more is added to it.
 
     Attributes:
         number: the number of the journal that has ended.
     """
 
-    kind: Final = TaskKind.COMMIT
-    error: DiskError | None = None
+    kind = TaskKind.COMMIT
 
     def __init__(self, journal: Journal) -> None:
         self.number = 0
         self._journal = journal
 
-    def run(self) -> None:
+    def execute(self) -> None:
         """End the journal; runs in the thread that commits."""
         self._journal.end()
         self.number = self._journal.number
 
 
-class Cleaning:
+class Cleaning(Task):
     """A task that deletes journals that are not needed any more."""
-
-    kind: Final = TaskKind.HOUSEKEEPING
-    error: DiskError | None = None
 
     def __init__(self, journal: Journal, number: int) -> None:
         self._journal = journal
         self._number = number
 
-    def run(self) -> None:
+    def execute(self) -> None:
         """Delete the journals."""
         self._journal.clean(self._number)
 
@@ -324,7 +301,7 @@ def found(disk: Disk, data_path: str) -> list[int]:
     Raises:
         DiskError: the data path cannot be read.
     """
-    numbers = map(number_of, disk.listdir(data_path))
+    numbers = (number_in(name, PREFIX) for name in disk.listdir(data_path))
     return sorted(number for number in numbers if number is not None)
 
 
@@ -336,12 +313,21 @@ def recover(disk: Disk, data_path: str, journal: Journal) -> WriteBack:
     """
     outcome = WriteBack()
     numbers = found(disk, data_path)
-    for (path, salt), entries in _by_file(disk, numbers, journal, outcome).items():
-        folder = path.rpartition("/")[0]
+    # By file, so that each is opened and synced once, however many entries it has.
+    files: dict[tuple[str, int], list[JournalEntry]] = {}
+    for number in numbers:
+        contents = block_file.read(disk, journal.path(number))
+        for block in contents.blocks:
+            for entry in decode(block):
+                files.setdefault((entry.path, entry.salt), []).append(entry)
+        if contents.damaged_bytes or (contents.header is None and contents.size > DATA_START):
+            lost = contents.damaged_bytes or contents.size
+            outcome.report.append(f"{journal.path(number)}: {lost} damaged bytes")
+    for (path, salt), entries in files.items():
         try:
             outcome.batches += _put_back(disk, f"{data_path}/{path}", salt, entries)
         except DiskError as error:
-            outcome.refused[folder] = error
+            outcome.refused[path.rpartition("/")[0]] = error
     if outcome.batches:
         outcome.report.append(f"{outcome.batches} batches restored from the journal")
     if numbers and outcome.refused:
@@ -357,42 +343,23 @@ def recover(disk: Disk, data_path: str, journal: Journal) -> WriteBack:
     return outcome
 
 
-def _by_file(
-    disk: Disk, numbers: list[int], journal: Journal, outcome: WriteBack
-) -> dict[tuple[str, int], list[JournalEntry]]:
-    """Group all entries by (path, salt), in the order in which they were written."""
-    # By file, so that each is opened and synced once, however many entries it has.
-    entries: dict[tuple[str, int], list[JournalEntry]] = {}
-    for number in numbers:
-        contents = ledger_file.read(disk, journal.path(number))
-        for block in contents.blocks:
-            for entry in decode(block):
-                entries.setdefault((entry.path, entry.salt), []).append(entry)
-        if contents.damaged_bytes or (contents.header is None and contents.size > DATA_START):
-            lost = contents.damaged_bytes or contents.size
-            outcome.report.append(f"{journal.path(number)}: {lost} damaged bytes")
-    return entries
-
-
 def _put_back(disk: Disk, path: str, salt: int, entries: list[JournalEntry]) -> int:
     """Write all entries to the file and sync it; return how many batches it did not have."""
-    file = _file(disk, path, salt)
+    file = _open_segment(disk, path, salt)
     if file is None:
         # Dropped since: every channel had finished it, or the topic was deleted.
         return 0
     missing = 0
-    try:
+    with closing(file):
         for entry in entries:
             missing += read_bytes(file, len(entry.data), entry.offset) != entry.data
             # Even data that can be read: it may be in memory only, and no sync would report that.
             file.overwrite(entry.data, entry.offset)
         file.sync()
-    finally:
-        file.close()
     return missing
 
 
-def _file(disk: Disk, path: str, salt: int) -> File | None:
+def _open_segment(disk: Disk, path: str, salt: int) -> File | None:
     """Open the segment with this salt: a crash may have undone its last renaming."""
     folder, _, name = path.rpartition("/")
     if not disk.exists(folder):

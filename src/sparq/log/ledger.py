@@ -2,9 +2,10 @@
 
 A topic's folder has ``ledger-<generation>``, to which records are appended, and
 ``checkpoint-<generation>``, the state before that ledger's first record. The state is the newest
-checkpoint plus the ledgers from its generation on, in order.
+checkpoint plus the ledgers from its generation on, in order. For the files' format see
+`block_file`, for the records `records`.
 
-1. Appending only buffers. `flush` writes the buffer, in the event loop, as one block: after a crash
+1. Noting only buffers. `flush` writes the buffer, in the event loop, as one block: after a crash
    all of it exists or none. Records that could not be written stay buffered.
 2. Marks count records: a flush raises `written_mark` to the current `appended_mark`; a sync raises
    `synced_mark` to the `written_mark` that it began with.
@@ -17,28 +18,17 @@ checkpoint plus the ledgers from its generation on, in order.
 
 import errno
 import secrets
-from collections.abc import Sequence
+from contextlib import closing, suppress
 from typing import Final
 
-from sparq.log import ledger_file, records
+from sparq.log import block_file
 from sparq.log.bad_pages import write_all_again
-from sparq.log.disk import Disk, DiskError, File, FileSystem, ensure_directory
-from sparq.log.ledger_file import (
-    BESIDE,
-    DATA_START,
-    Checkpoint,
-    LedgerHeader,
-    LedgerSync,
-    ledger_path,
-    parse_name,
-)
-from sparq.log.records import Indexes, RecordKind, Replay, TopicState
+from sparq.log.block_file import DATA_START, HEADER, FileContents, FileHeader, number_in
+from sparq.log.disk import Disk, DiskError, File, FileSystem, ensure_directory, unlink_if_possible
+from sparq.log.records import Indexes, RecordKind, Replay, TopicState, encode, encode_state
 from sparq.log.reserve import BLOCK_BYTES, LEDGER_BYTES_MIN, Account, Purpose, Reserve, with_reserve
 from sparq.log.segment import SUFFIX as LOG_SUFFIX
-
-LedgerTask = LedgerSync | Checkpoint
-"""A task that a ledger hands out; `finish` processes its result in the event loop."""
-
+from sparq.log.task import Task, TaskKind
 
 LOG_ID_SIZE: Final = 16
 CHECKPOINT_BYTES: Final = 4 << 20
@@ -47,6 +37,132 @@ CHECKPOINT_RATIO: Final = 4
 """A checkpoint is due when the ledger is this many times the size of the last one."""
 RETRY_FLUSHES: Final = 64
 """Number of flushes after a failed checkpoint until the next one is due."""
+LEDGER: Final = "ledger-"
+CHECKPOINT: Final = "checkpoint-"
+BESIDE: Final = ".tmp"
+"""Suffix of a checkpoint that is being written."""
+
+
+class LedgerSync(Task):
+    """A task that syncs a ledger's files.
+
+    Attributes:
+        files: files that were appended to since the last sync, the newest last.
+        mark: the number of records that are written.
+    """
+
+    kind = TaskKind.COMMIT  # replies may wait for it, as for a commit
+
+    def __init__(self, disk: Disk, files: list[File], folder: str | None, mark: int) -> None:
+        """`folder`: to be synced, too, since it has a new file; None: it has none."""
+        self._disk = disk
+        self.files = files
+        self._folder = folder
+        self.mark = mark
+
+    def execute(self) -> None:
+        """Sync the files and the folder."""
+        for file in self.files:
+            file.sync()
+        if self._folder is not None:
+            self._disk.sync_directory(self._folder)
+
+
+class Checkpoint(Task):
+    """A task that writes a checkpoint, and deletes the files that it replaces.
+
+    Attributes:
+        mark: the number of records that the state includes.
+        state_bytes, size_bytes: the size of the state's records, and of the file.
+        fresh_failed: whether the new ledger could not be synced.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        header: FileHeader,
+        state: bytes,
+        *,
+        fresh: File,
+        replaced: list[File],
+        mark: int,
+        reserve: Reserve | None,
+        purpose: Purpose,
+    ) -> None:
+        """Prepare the task.
+
+        Args:
+            disk: the disk.
+            directory: the topic's folder.
+            header: the checkpoint's header, with its generation.
+            state: the encoded records.
+            fresh: the ledger of the same generation, just begun.
+            replaced: older ledgers, still open, but not appended to any more.
+            mark: see above.
+            reserve: space for a full disk.
+            purpose: CHECKPOINT: the state is stored once, and the floor of the reserve may be used.
+        """
+        self._disk = disk
+        self._directory = directory
+        self._generation = header.generation
+        self._fresh = fresh
+        self._replaced = replaced
+        self._reserve = reserve
+        self._purpose = purpose
+        self._data = HEADER.encode(header)
+        # Stored twice: one bad sector must not cost all channels. On a full disk it is stored once,
+        # because the reserve sets space aside for one copy only.
+        for _ in range(1 if purpose is Purpose.CHECKPOINT else 2):
+            self._data += block_file.encode_block(state, len(self._data), header.salt)
+        self.mark = mark
+        self.state_bytes = len(state)
+        self.size_bytes = len(self._data)
+        self.fresh_failed = False
+
+    def execute(self) -> None:
+        """Write a temporary file, sync, rename, sync the folder; only then delete."""
+        disk, reserve, purpose = self._disk, self._reserve, self._purpose
+        path = f"{self._directory}/{CHECKPOINT}{self._generation:08x}"
+        beside = path + BESIDE
+        if disk.exists(beside):
+            disk.unlink(beside)
+        # First the ledger that continues from this state: if it cannot be synced, nothing that was
+        # written to it can be acknowledged, and the files before it must stay.
+        self.fresh_failed = True
+        self._fresh.sync()
+        self.fresh_failed = False
+        with closing(
+            with_reserve(lambda: disk.create(beside), reserve, BLOCK_BYTES, purpose)
+        ) as file:
+            try:
+                with_reserve(
+                    lambda: file.append([self._data], 0), reserve, self.size_bytes, purpose
+                )
+                file.sync()
+                with_reserve(lambda: disk.rename(beside, path), reserve, BLOCK_BYTES, purpose)
+            except DiskError:
+                unlink_if_possible(disk, beside)
+                raise
+        disk.sync_directory(self._directory)
+        # Files that cannot be deleted are deleted at the next start.
+        with suppress(DiskError):
+            self._delete_older()
+
+    def _delete_older(self) -> None:
+        """Delete older files; if the reserve was used, it gets their space back."""
+        for name in self._disk.listdir(self._directory):
+            found = parse_name(name)
+            if found is not None and found[0] < self._generation:
+                self._disk.unlink(f"{self._directory}/{name}")
+        for file in self._replaced:
+            # An open file keeps its disk space even after it was deleted. It is not closed here,
+            # since a sync of it may run in another thread. A quota refuses to truncate; then the
+            # space is free once the ledger closes the file.
+            with suppress(DiskError):
+                file.truncate(0)
+        if self._reserve is not None and self._reserve.is_low:
+            self._reserve.restore()
 
 
 class Ledger:
@@ -88,7 +204,6 @@ class Ledger:
         self._poisoned: File | None = None
         self._entry_synced = True
         self._flushes_until_retry = 0
-        self._is_sound = True
         self._found: list[tuple[str, int]] = []
 
     @classmethod
@@ -113,18 +228,17 @@ class Ledger:
         ledger = cls(disk, directory, reserve)
         ensure_directory(disk, directory)
         state = ledger._recover()
-        ledger._write_found_again(file_system)
+        is_sound = ledger._sync_found(file_system)
         if ledger._file is None:
             # If the newest file was torn, the lack of one block must not keep the topic closed.
             is_new = ledger._generation < 0
-            ledger._start_file(Purpose.TOPIC if is_new else Purpose.CHECKPOINT)
-            assert ledger._file is not None
+            ledger._file = ledger._start_file(Purpose.TOPIC if is_new else Purpose.CHECKPOINT)
             ledger._file.sync()
             disk.sync_directory(directory)
             ledger._found.append((ledger._file.path, 0))
         ledger._entry_synced = True
-        ledger._unsynced = []
-        ledger._distrust_found()
+        if not is_sound:
+            ledger._distrust_found()
         if reserve is not None:
             reserve.join(ledger.account)
         return ledger, state
@@ -145,57 +259,13 @@ class Ledger:
 
     # Appending
 
-    def created(self, channel: str, start: int) -> None:
-        """Note that a channel exists, and that its messages begin at index `start`."""
-        self._append(records.encode_index(RecordKind.CREATED, channel, start))
-        self._twice = True
-
-    def deleted(self, channel: str) -> None:
-        """Note that a channel was deleted."""
-        self._append(records.encode(RecordKind.DELETED, channel))
-
-    def paused(self, channel: str | None, flag: bool) -> None:
-        """Note that a channel, or the topic, was paused or unpaused."""
-        self._append(records.encode(RecordKind.PAUSED, channel or "", flag=flag))
-
-    def finished(self, channel: str, starts: Indexes, ends: Indexes) -> None:
-        """The messages of these ranges [start, end) are done with."""
-        self._append(records.encode_ranges(RecordKind.FINISHED, channel, starts, ends))
-
-    def requeued(self, channel: str, indexes: Indexes, dues: Indexes, attempts: Indexes) -> None:
-        """Note messages as unfinished, with their due times (wall clock, ns) and attempts."""
-        self._append(records.encode_requeued(channel, indexes, dues, attempts))
-
-    def voided(self, channel: str, starts: Indexes, ends: Indexes) -> None:
-        """Note the messages of ranges [start, end) as done, although no consumer has got them."""
-        self._append(records.encode_ranges(RecordKind.VOIDED, channel, starts, ends))
-
-    def seek(self, channel: str, index: int) -> None:
-        """Restart the channel at `index`: no message is finished, none requeued."""
-        self._append(records.encode_index(RecordKind.SEEK, channel, index))
-
-    def cursor(self, channel: str, index: int) -> None:
-        """Note that the messages below `index` have been delivered at least once."""
-        self._append(records.encode_index(RecordKind.CURSOR, channel, index))
-
-    def kept(self, channel: str, index: int | None) -> None:
-        """Note that the log keeps messages read by a range reader from `index` on; None: none."""
-        self._append(records.encode_index(RecordKind.KEPT, channel, -1 if index is None else index))
-
-    def detached(self, channel: str, indexes: Indexes) -> None:
-        """Note deferred publishes that the channel no longer waits for; no name: none does."""
-        self._append(records.encode_detached(channel, indexes))
-
-    def redriven(self, channel: str, indexes: Indexes, times: Sequence[int]) -> None:
-        """Note how often each of these dead letters has been sent back so far."""
-        self._append(records.encode_redriven(channel, indexes, times))
-
-    def mark(self, index: int) -> None:
-        """Note P, the end of the messages that the topic's channels may see."""
-        self._append(records.encode_index(RecordKind.MARK, "", index))
-
-    def _append(self, record: bytes) -> None:
-        self._parts.append(record)
+    def note(
+        self, kind: RecordKind, channel: str = "", *columns: Indexes, flag: bool = False
+    ) -> None:
+        """Note a record: its columns are those of its kind; no channel: it is about the topic."""
+        self._parts.append(encode(kind, channel, *columns, flag=flag))
+        # Damage to a channel's only record would cost it all undelivered messages.
+        self._twice |= kind is RecordKind.CREATED
         self.appended_mark += 1
         self.has_news = True
 
@@ -210,10 +280,9 @@ class Ledger:
         file = self._file
         assert file is not None
         noted = b"".join(self._parts)
-        block = ledger_file.encode_block(noted, self.size_bytes, self._salt)
+        block = block_file.encode_block(noted, self.size_bytes, self._salt)
         if self._twice:
-            # Damage to a channel's only record would cost it all undelivered messages.
-            block += ledger_file.encode_block(noted, self.size_bytes + len(block), self._salt)
+            block += block_file.encode_block(noted, self.size_bytes + len(block), self._salt)
         with_reserve(lambda: file.append([block], self.size_bytes), self._reserve, len(block))
         self.size_bytes += len(block)
         self.account.ledger_bytes += len(block)
@@ -286,25 +355,26 @@ class Ledger:
         if self._checkpoint is not None:
             return None
         # Encoded here and not in the thread, since the broker goes on changing its state.
-        state = b"".join(records.encode_state(snapshot))
-        old = self._file
-        assert old is not None
+        state = b"".join(encode_state(snapshot))
+        assert self._file is not None
         # An empty file begun by a failed checkpoint is used again.
         if self.size_bytes > DATA_START or self._poisoned is not None:
             try:
-                self._need(len(state), purpose)
-                self._start_file(purpose)
+                if purpose is Purpose.CHECKPOINT and self._reserve is not None:
+                    needed = Account(state_bytes=len(state)).checkpoint_bytes
+                    if not self._reserve.holds(needed, purpose):
+                        raise DiskError("checkpoint", self._directory, errno.ENOSPC)
+                fresh = self._start_file(purpose)
             except DiskError:
                 self._flushes_until_retry = RETRY_FLUSHES
                 raise
             # It stays open: a sync of it may be under way, or due if this checkpoint fails.
-            self._retired.append(old)
-        header = LedgerHeader(secrets.randbits(64), self.log_id, self._generation)
-        assert self._file is not None
+            self._retired.append(self._file)
+            self._file = fresh
         self._checkpoint = Checkpoint(
             self._disk,
             self._directory,
-            header,
+            FileHeader(secrets.randbits(64), self.log_id, self._generation),
             state,
             fresh=self._file,
             replaced=list(self._retired),
@@ -314,19 +384,12 @@ class Ledger:
         )
         return self._checkpoint
 
-    def _need(self, state_bytes: int, purpose: Purpose) -> None:
-        """Raise DiskError if there is no space for a checkpoint on a full disk."""
-        if purpose is Purpose.CHECKPOINT and self._reserve is not None:
-            account = Account(state_bytes=state_bytes)
-            if not self._reserve.holds(account.checkpoint_bytes, purpose):
-                raise DiskError("checkpoint", self._directory, errno.ENOSPC)
-
-    def finish(self, task: LedgerTask) -> None:
+    def finish(self, task: LedgerSync | Checkpoint) -> None:
         """Take over the result of a task that has run."""
-        if isinstance(task, LedgerSync):
-            self._finish_sync(task)
-        else:
+        if isinstance(task, Checkpoint):
             self._finish_checkpoint(task)
+        else:
+            self._finish_sync(task)
         if self._sync is None and self._checkpoint is None:
             # After a failed checkpoint, an older file may still have to be synced.
             for file in self._retired:
@@ -379,57 +442,46 @@ class Ledger:
 
     # Opening
 
-    def _start_file(self, purpose: Purpose = Purpose.APPEND) -> None:
+    def _start_file(self, purpose: Purpose) -> File:
         """Begin the file of the next generation."""
         generation = self._generation + 1
-        header = LedgerHeader(secrets.randbits(64), self.log_id, generation)
-        path = ledger_path(self._directory, generation)
-        while self._disk.exists(path):
-            # Left by a failed attempt to begin a file, or unreadable: both are read as empty.
+        # Left by a failed attempt to begin a file, or unreadable: both are read as empty.
+        while self._disk.exists(path := f"{self._directory}/{LEDGER}{generation:08x}"):
             generation += 1
-            header = header._replace(generation=generation)
-            path = ledger_path(self._directory, generation)
+        header = FileHeader(secrets.randbits(64), self.log_id, generation)
+        data = HEADER.encode(header)
         file = with_reserve(lambda: self._disk.create(path), self._reserve, BLOCK_BYTES, purpose)
         try:
-            data = ledger_file.encode_header(header)
             with_reserve(lambda: file.append([data], 0), self._reserve, len(data), purpose)
         except DiskError:
             file.close()
-            self._forget_file(path)
+            unlink_if_possible(self._disk, path)
             raise
-        self._file = file
         self._generation = generation
         self._salt = header.salt
         self.size_bytes = DATA_START
         self.account.ledger_bytes += DATA_START
         self._entry_synced = False
-
-    def _forget_file(self, path: str) -> None:
-        """Delete a file that is not needed any more, if the disk allows it."""
-        try:
-            self._disk.unlink(path)
-        except DiskError:
-            return
+        return file
 
     def _recover(self) -> TopicState:
         """Read the state from the folder's files, and open the file to append to."""
-        files = self._disk.listdir(self._directory)
-        for beside in files:
-            if beside.endswith(BESIDE):
-                self._forget_file(f"{self._directory}/{beside}")
-        names = [name for name in map(parse_name, files) if name]
-        checkpoints = [generation for kind, generation in names if kind == "checkpoint"]
-        first = max(checkpoints, default=0)
+        names = self._disk.listdir(self._directory)
+        for name in names:
+            if name.endswith(BESIDE):
+                unlink_if_possible(self._disk, f"{self._directory}/{name}")
+        # "checkpoint-" sorts before "ledger-": the state before that ledger's first record.
+        files = sorted(found for name in names if (found := parse_name(name)) is not None)
+        first = max((number for number, prefix in files if prefix == CHECKPOINT), default=0)
         replay = Replay()
         log_id: bytes | None = None
-        # "checkpoint" sorts before "ledger": it is the state before that ledger's first record.
-        for kind, generation in sorted(names, key=lambda name: (name[1], name[0])):
-            path = f"{self._directory}/{kind}-{generation:08x}"
+        for generation, prefix in files:
+            path = f"{self._directory}/{prefix}{generation:08x}"
             if generation < first:
                 # Left by a checkpoint that was interrupted before it deleted older files.
-                self._forget_file(path)
+                unlink_if_possible(self._disk, path)
                 continue
-            contents = ledger_file.read(self._disk, path)
+            contents = block_file.read(self._disk, path)
             last: memoryview | None = None
             for block in contents.blocks:
                 # A block written twice counts once.
@@ -439,12 +491,12 @@ class Ledger:
             self._note_damage(path, contents)
             log_id = contents.header.log_id if contents.header else log_id
             self._generation = max(self._generation, generation)
-            if kind == "ledger":
+            if prefix == LEDGER:
                 self.account.ledger_bytes += contents.size
                 self._continue(path, contents)
             else:
                 self._checkpoint_bytes = self.account.state_bytes = contents.size
-        if log_id is None and any(name.endswith(LOG_SUFFIX) for name in files):
+        if log_id is None and any(name.endswith(LOG_SUFFIX) for name in names):
             # The log's first file is made after the ledger: this one was lost or moved away.
             self.lacks_records = True
             if not self.damage:
@@ -456,7 +508,7 @@ class Ledger:
             )
         return replay.state()
 
-    def _note_damage(self, path: str, contents: ledger_file.LedgerContents) -> None:
+    def _note_damage(self, path: str, contents: FileContents) -> None:
         if contents.header is None and contents.size > DATA_START:
             self.damage.append(f"{path}: no readable file header, {contents.size} bytes lost")
             self.lacks_records = True
@@ -467,7 +519,7 @@ class Ledger:
             torn = contents.size - contents.end
             self.damage.append(f"{path}: {torn} bytes after the last whole block (torn)")
 
-    def _continue(self, path: str, contents: ledger_file.LedgerContents) -> None:
+    def _continue(self, path: str, contents: FileContents) -> None:
         """Append to the newest file if it ends with a whole block; otherwise a new one is begun."""
         # The records of a file that is no longer appended to count, too: it has to be synced.
         self._found.append((path, 0))
@@ -487,18 +539,26 @@ class Ledger:
         Nothing was appended since. Files that cannot be synced are reported in `damage`, and a
         checkpoint that replaces them is due.
         """
-        self._write_found_again(None)
-        self._distrust_found()
+        if not self._sync_found(None):
+            self._distrust_found()
 
-    def _write_found_again(self, file_system: FileSystem | None) -> None:
+    def _sync_found(self, file_system: FileSystem | None) -> bool:
         try:
             write_all_again(self._disk, self._directory, self._found, file_system, self._file)
         except DiskError as error:
             self.damage.append(str(error))
-            self._is_sound = False
+            return False
+        return True
 
     def _distrust_found(self) -> None:
-        """Make a checkpoint due if found files are not synced: they count as one record."""
-        if not self._is_sound:
-            self._poisoned = self._file
-            self.appended_mark = self.written_mark = 1
+        """Make a checkpoint due: found files, which are not synced, count as one record."""
+        self._poisoned = self._file
+        self.appended_mark = self.written_mark = 1
+
+
+def parse_name(name: str) -> tuple[int, str] | None:
+    """Return the generation and the prefix of a file's name; None: it is no ledger's."""
+    for prefix in (LEDGER, CHECKPOINT):
+        if (number := number_in(name, prefix)) is not None:
+            return number, prefix
+    return None

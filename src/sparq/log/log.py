@@ -23,16 +23,25 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+import numpy as np
+
 from sparq.log.block import Block, BlockCache, Tail
 from sparq.log.commit import FAILED, ON_DISK, Commit, CommitState, PendingBatch, Stored, Unsynced
 from sparq.log.disk import Disk, DiskError, FileSystem, ensure_directory
-from sparq.log.extents import Extent
-from sparq.log.index import Index, Indexes, place_of
+from sparq.log.index import Index
 from sparq.log.inspection import LogInspection
 from sparq.log.reading import BlockRead, RangeRead, Rescan
 from sparq.log.recovery import Recovered, recover, restore_names, scan_again, sync_found
 from sparq.log.reserve import Reserve
-from sparq.log.segment import CEILING_SPAN, DATA_START, ActiveSegment, LogDir, Segment, SegmentInfo
+from sparq.log.segment import (
+    CEILING_SPAN,
+    DATA_START,
+    ActiveSegment,
+    Extent,
+    LogDir,
+    Segment,
+    SegmentInfo,
+)
 from sparq.log.task import TaskKind
 from sparq.log.upkeep import Drop, Upkeep
 from sparq.options.units import SECOND
@@ -66,7 +75,7 @@ class LogOptions:
     unsynced_bytes_max: int = 8 << 20
 
 
-class Log:
+class Log(Index):
     """One topic's log.
 
     Attributes:
@@ -95,6 +104,7 @@ class Log:
         floor_index: int,
     ) -> None:
         """Use `Log.open`."""
+        super().__init__()
         self.place = place
         self.log_id, self.node_id = place.log_id, place.node_id
         self.options = options
@@ -103,10 +113,9 @@ class Log:
         self.end_ordinal = found.segments[-1].end_ordinal if found.segments else 0
         self.damage, self.torn_bytes = found.damage, found.torn_bytes
         self.due_entries = found.dues
-        self._index = Index()
         self.upkeep = Upkeep(place, found.leftovers, options.max_bytes_per_file)
         for segment in found.segments:
-            self._index.add(segment)
+            self.add_file(segment)
             self.upkeep.add(segment)
         self.written_end = max([floor_index, *(s.end_index for s in found.segments)])
         self.active: ActiveSegment | None = None
@@ -117,7 +126,7 @@ class Log:
         self._now_ns = now.wall_ns
         self.synced_end, self._cache = self.written_end, cache
         self._owner = cache.new_owner()
-        self.inspection = LogInspection(place.disk, self._index, cache, self._owner)
+        self.inspection = LogInspection(place.disk, self, cache, self._owner)
         self._tail = Tail(cache, self._owner)
         self._recent: weakref.ref[Block] | None = None  # returned last; weak: eviction frees it
 
@@ -169,7 +178,7 @@ class Log:
         Raises:
             DiskError: nothing may rely on it.
         """
-        sync_found(self.place.disk, self.place.directory, self._index.segments, None)
+        sync_found(self.place.disk, self.place.directory, self.files, None)
 
     # Contents
 
@@ -186,7 +195,7 @@ class Log:
     @property
     def size_bytes(self) -> int:
         """The size of all segments."""
-        return sum(segment.size for segment in self._index.segments)
+        return sum(segment.size for segment in self.files)
 
     # Appending
 
@@ -253,7 +262,7 @@ class Log:
             self.upkeep.prepare_at(max_bytes_per_file)
 
     def _start(self, appended: PendingBatch | None, sync: bool) -> Commit:
-        active, unsynced, segments = self.active, self.unsynced, self._index.segments
+        active, unsynced, files = self.active, self.unsynced, self.files
         first, roll = self.end_index, False
         if appended is not None:
             first = appended.block.first
@@ -279,7 +288,7 @@ class Log:
             kind=COMMIT if sync or roll or is_low or active is None else WRITE,
             new_first=first,
             new_ordinal=self.end_ordinal,
-            previous_first=segments[-1].first_index if segments else -1,
+            previous_first=files[-1].first_index if files else -1,
             now_ns=self._now_ns,
             end_index=self.end_index,
             spare=self.upkeep.spare,
@@ -308,7 +317,11 @@ class Log:
             self.unsynced.clear()
             self.synced_end = self.written_end
         if commit.created is not None:
-            self._adopt(commit.created)
+            self._leave_active()
+            self.add_file(commit.created.segment)
+            self.upkeep.add(commit.created.segment)
+            self.active = commit.created
+            self._refused_first = None
         elif state in FAILED:
             self._leave_active()
         if commit.error is not None:
@@ -323,17 +336,10 @@ class Log:
             if commit.batch is not None and not is_on_disk:
                 self.unsynced.add(commit.batch, commit.journal)
 
-    def _adopt(self, created: ActiveSegment) -> None:
-        self._leave_active()
-        self._index.add(created.segment)
-        self.upkeep.add(created.segment)
-        self.active = created
-        self._refused_first = None
-
     def _leave_active(self) -> None:
         """Append no more to the active file."""
         if self.active is not None:
-            self.active.close()
+            self.active.file.close()
         self.active = None
         self._tail.forget()
 
@@ -372,7 +378,7 @@ class Log:
         recent = self._recent() if self._recent is not None else None
         if recent is not None and recent.first <= index < recent.first + recent.count:
             return recent
-        found = self._index.locate(index)
+        found = self.locate(index)
         if found is None:
             return None
         segment, position = found
@@ -387,7 +393,7 @@ class Log:
 
     def load(self, index: int) -> BlockRead:
         """Return a task that reads the extent with this index; it reads nothing if none has it."""
-        return self._read(self._index.locate(index))
+        return self._read(self.locate(index))
 
     def _read(self, found: tuple[Segment, int] | None) -> BlockRead:
         if found is None:
@@ -395,8 +401,8 @@ class Log:
         segment, position = found
         disk, scan = self.place.disk, None
         if segment.indexed:
-            scan = partial(scan_again, disk, segment, self._index.end_of(segment))
-        return BlockRead(disk, place_of(segment, segment.extents[position]), segment, scan)
+            scan = partial(scan_again, disk, segment, self.end_of(segment))
+        return BlockRead(disk, segment.place(segment.extents[position]), segment, scan)
 
     def store(self, read: BlockRead) -> None:
         """Keep the blocks read; messages found to be damaged are not stored any more.
@@ -406,7 +412,7 @@ class Log:
         if read.place is None or read.error is not None:
             return
         extent, segment = read.place.extent, read.token
-        found = self._index.locate(extent.first)
+        found = self.locate(extent.first)
         if found is None or found[0] is not segment or segment.extents[found[1]] != extent:
             # It was dropped, has grown, or was stored by another read meanwhile.
             return
@@ -430,61 +436,46 @@ class Log:
         self.damage.extend(scanned.damage)
         self._recent = None
 
-    def next_stored(self, index: int) -> int:
-        """Return the smallest stored index >= index; `written_end` if there is none."""
-        found = self._index.next_stored(index)
-        return max(self.written_end, index) if found is None else found
-
-    def stored_runs(self, first: int, end: int) -> tuple[Indexes, Indexes]:
-        """List firsts and ends of the runs of stored indexes without a gap, within [first, end)."""
-        return self._index.stored_runs(first, end)
-
-    def ordinal_at(self, index: int) -> int:
-        """Count the messages in the log before this index."""
-        return self._index.ordinal_at(index, self.end_ordinal)
-
-    def ordinals_at(self, indexes: Indexes) -> Indexes:
-        """`ordinal_at` for many indexes, in any order."""
-        return self._index.ordinals_at(indexes, self.end_ordinal)
-
-    def messages_between(self, first: int, end: int) -> int:
-        """Count the stored messages with an index in [first, end): neither lost nor deleted."""
-        return self._index.messages_between(first, end)
-
-    def index_at_ordinal(self, ordinal: int) -> int:
-        """Find the first stored index whose ordinal is at least `ordinal`, or `written_end`."""
-        found = self._index.index_at_ordinal(ordinal)
-        return self.written_end if found is None else found
-
     def index_at_time(self, wall_ns: int) -> int | None:
-        """Return the first index published at or after this time, `written_end` if none was.
+        """Return the first index published at or after this time, `written_end` if there is none.
 
         None: run `load_time(wall_ns)`, `store` it and call this again.
         """
-        return self._index.first_at_time(wall_ns, self.written_end, self.block)
-
-    def index_within_bytes(self, max_bytes: int) -> int:
-        """See `Index.within_bytes`."""
-        return self._index.within_bytes(max_bytes)
+        found = self.at_time(wall_ns)
+        if found is None:
+            return self.written_end
+        segment, position = found
+        extent = segment.extents[position]
+        # A seek to the beginning of a file, e.g. of the whole log, is answered without a read.
+        if position == 0 and segment.first_time_ns >= wall_ns:
+            return extent.first
+        index = extent.first
+        while index < extent.end:
+            block = self.block(index)
+            if block is None:
+                return None
+            stamps = block.timestamps(np.arange(block.first, block.end))
+            later = np.flatnonzero(stamps >= wall_ns)
+            if len(later):
+                return block.first + int(later[0])
+            index = block.end
+        # Damage has taken the extent's latest messages, but the extent still has their time.
+        return self.next_stored(extent.end)
 
     def load_time(self, wall_ns: int) -> BlockRead:
         """Return a task that reads what `index_at_time` needs."""
-        return self._read(self._index.at_time(wall_ns))
+        return self._read(self.at_time(wall_ns))
 
     def range_read(self, first: int, end: int, max_bytes: int) -> RangeRead:
         """Return a task that reads the batches that overlap [first, end), up to `max_bytes`."""
-        places, stop = self._index.places(first, end, max_bytes)
+        places, stop = self.places(first, end, max_bytes)
         bounds = (first, self.ordinal_at(first)), (stop, self.ordinal_at(stop))
         return RangeRead(self.place.disk, places, *bounds, max_bytes)
-
-    def index_within(self, first: int, end: int, max_bytes: int) -> tuple[int, int]:
-        """See `Index.within`."""
-        return self._index.within(first, end, max_bytes)
 
     def segments(self) -> list[SegmentInfo]:
         """List the files, oldest first."""
         growing = self.active.segment if self.active is not None else None
-        return [segment.info(sealed=segment is not growing) for segment in self._index.segments]
+        return [segment.info(sealed=segment is not growing) for segment in self.files]
 
     def pass_over(self) -> None:
         """Count the indexes up to `end_index` as written; no commit is in flight."""
@@ -507,10 +498,10 @@ class Log:
         The segment's end must be durable elsewhere (the ledger's P or finished ranges): otherwise
         the next run may assign its indexes again if the clock is set back.
         """
-        segment = next(s for s in self._index.segments if s.path == info.path)
+        segment = next(s for s in self.files if s.path == info.path)
         assert self.active is None or segment is not self.active.segment
         self._cache.discard_all(self._owner, segment.extents.firsts)
-        self._index.remove(segment)
+        self.remove_file(segment)
         self.upkeep.forget(segment)
         self._recent = None
         return Drop(self.place, segment.path, segment.size)
@@ -521,5 +512,5 @@ class Log:
         if self.active is not None:
             self.active.cut()
         self._leave_active()
-        for segment in self._index.segments:
+        for segment in self.files:
             self._cache.discard_all(self._owner, segment.extents.firsts)

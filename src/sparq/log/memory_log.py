@@ -4,12 +4,12 @@ Messages stay in a cache of the log's own, which evicts nothing, until their seg
 log's owner enforces the limits of an ephemeral topic (messages and bytes) by `size_bytes`.
 """
 
+import errno
 import secrets
-from collections.abc import Sequence
 from typing import Final
 
 from sparq.log.block import BlockCache
-from sparq.log.disk import Buffer, DiskError, File
+from sparq.log.disk import DiskError, File
 from sparq.log.log import LOG_ID_SIZE, Log, LogOptions
 from sparq.log.recovery import Recovered
 from sparq.log.segment import LogDir
@@ -18,54 +18,44 @@ from sparq.protocol.instant import Instant
 SEGMENT_BYTES: Final = 1 << 20
 """Size of a segment: memory is freed by this much at a time."""
 UNBOUNDED: Final = 1 << 62
-NO_SUCH_FILE: Final = 2
+
+
+def _do_nothing(*_place: object) -> None:
+    """What a disk without files does when something is to be changed or synced."""
 
 
 class VoidFile:
     """A file that accepts all data and stores none."""
 
-    __slots__ = ("path",)
-
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def append(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """Discard the data."""
-
-    def overwrite(self, data: Buffer, offset: int) -> None:
-        """Discard the data."""
+    append = overwrite = sync = truncate = reserve = close = staticmethod(_do_nothing)
 
     def pread(self, size: int, offset: int) -> bytes:
         """Return no data."""
         return b""
 
-    def sync(self) -> None:
-        """Do nothing."""
-
-    def truncate(self, size: int) -> None:
-        """Do nothing."""
-
-    def reserve(self, size: int) -> None:
-        """Do nothing."""
-
     def size(self) -> int:
         """Return 0: it is always empty."""
         return 0
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class VoidDisk:
     """A disk that never has any files."""
 
+    make_directory = remove_directory = sync_directory = rename = unlink = staticmethod(_do_nothing)
+    file_system = settle = check_place = staticmethod(_do_nothing)
+
     def open(self, path: str) -> File:
         """Fail: there is no such file."""
-        raise DiskError("open", path, NO_SUCH_FILE)
+        raise DiskError("open", path, errno.ENOENT)
 
     def create(self, path: str) -> File:
         """Return a file that stores nothing."""
         return VoidFile(path)
+
+    lock = create
 
     def listdir(self, path: str) -> list[str]:
         """Return no names."""
@@ -75,37 +65,9 @@ class VoidDisk:
         """Return False."""
         return False
 
-    def make_directory(self, path: str) -> None:
-        """Do nothing."""
-
-    def remove_directory(self, path: str) -> None:
-        """Do nothing."""
-
-    def sync_directory(self, path: str) -> None:
-        """Do nothing."""
-
-    def rename(self, old: str, new: str) -> None:
-        """Do nothing."""
-
-    def unlink(self, path: str) -> None:
-        """Do nothing."""
-
-    def file_system(self, path: str) -> None:
-        """Return None: there is none to sync."""
-
-    def settle(self, path: str) -> None:
-        """Do nothing."""
-
-    def check_place(self, path: str) -> None:
-        """Do nothing."""
-
     def free_bytes(self, path: str) -> int:
         """Return more than is ever needed."""
         return UNBOUNDED
-
-    def lock(self, path: str) -> File:
-        """Always succeed."""
-        return VoidFile(path)
 
 
 class MemoryLog(Log):

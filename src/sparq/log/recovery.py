@@ -15,13 +15,13 @@
 """
 
 import errno
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from sparq.log import index_file
 from sparq.log.bad_pages import read_bytes, write_all_again
 from sparq.log.disk import PAGE_BYTES, Disk, DiskError, File, FileSystem
-from sparq.log.extents import Extent, Stretch
 from sparq.log.index_file import SUFFIX as INDEX
 from sparq.log.reading import Damage, Rescan, damage_of, headers, pieces_of
 from sparq.log.segment import (
@@ -30,9 +30,9 @@ from sparq.log.segment import (
     FILLING,
     NEXT,
     SUFFIX,
+    Extent,
     LogDir,
     Segment,
-    SegmentHeader,
     decode_header,
     first_index_of,
     restore_name,
@@ -97,7 +97,12 @@ def recover(
     """
     found = Recovered()
     candidates = _candidates(disk, directory, found)
-    found.log_id = _choose_id([segment.header for segment in candidates], log_id)
+    found.log_id = log_id
+    # If the ledger was lost, the expected id is a new one, and no file has it: the newest file's
+    # counts.
+    if candidates and not any(segment.header.log_id == log_id for segment in candidates):
+        newest = max(candidates, key=lambda segment: segment.header.created_ns)
+        found.log_id = newest.header.log_id
     for segment in candidates:
         if segment.header.log_id == found.log_id:
             found.segments.append(segment)
@@ -109,9 +114,11 @@ def recover(
     for position, segment in enumerate(found.segments):
         found.ceiling = max(found.ceiling, segment.header.ceiling)
         found.epoch = max(found.epoch, segment.header.epoch)
+        limit = segment.header.ceiling
         if position + 1 < len(found.segments):
-            segment.ordinal_limit = found.segments[position + 1].header.base_ordinal
-        _scan(disk, segment, _limit(found.segments, position), found, believes_indexes)
+            after = found.segments[position + 1]
+            limit, segment.ordinal_limit = after.first_index, after.header.base_ordinal
+        _scan(disk, segment, limit, found, believes_indexes)
     _compare_ordinals(found)
     costs = (_damage_of(unread, found.segments) for unread in found.unread)
     found.damage += [damage for damage in costs if damage is not None]
@@ -127,7 +134,9 @@ def _candidates(disk: Disk, directory: str, found: Recovered) -> list[Segment]:
     for name in names:
         first = first_index_of(name)
         path = f"{directory}/{name}"
-        if name.endswith((GONE, NEXT)) or _is_orphan(name, names):
+        # An index file without its segment is an orphan.
+        is_orphan = name.endswith(INDEX) and name.removesuffix(INDEX) + SUFFIX not in names
+        if name.endswith((GONE, NEXT)) or is_orphan:
             # Only the header shows whether a file made in advance has become a segment.
             made_in_advance = _candidate(disk, path) if name.endswith(NEXT) else None
             if isinstance(made_in_advance, Segment):
@@ -147,27 +156,19 @@ def _candidates(disk: Disk, directory: str, found: Recovered) -> list[Segment]:
     return segments
 
 
-def _is_orphan(name: str, names: list[str]) -> bool:
-    """Whether this is an index file whose segment is gone."""
-    return name.endswith(INDEX) and name.removesuffix(INDEX) + SUFFIX not in names
-
-
 def _candidate(disk: Disk, path: str) -> Segment | int:
     """Return a segment if the file has a valid header, else the file's size.
 
     Raises:
         DiskError: the file cannot be opened, or neither copy of its header can be read.
     """
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         name = path.rpartition("/")[2]
         # A header that cannot be read is no damage yet: a later start may be able to read it.
         header = decode_header(read_bytes(file, DATA_START, 0), name) or decode_header(
             file.pread(DATA_START, 0), name
         )
         size = file.size()
-    finally:
-        file.close()
     return size if header is None else Segment(path, header, size=size)
 
 
@@ -187,44 +188,24 @@ def _damage_of(unread: UnusableFile, segments: list[Segment]) -> Damage | None:
     return Damage(first, after.first_index, lost, path, 0, size, reason)
 
 
-def _choose_id(all_headers: list[SegmentHeader], log_id: bytes | None) -> bytes | None:
-    """Return the expected id if a file has it, else that of the newest file."""
-    # If the ledger was lost, the expected id is a new one, and no file has it.
-    if not all_headers or any(header.log_id == log_id for header in all_headers):
-        return log_id
-    return max(all_headers, key=lambda header: header.created_ns).log_id
-
-
-def _limit(segments: list[Segment], position: int) -> int:
-    """Return the index at which a file ends, whatever it holds."""
-    if position + 1 < len(segments):
-        return segments[position + 1].first_index
-    return segments[position].header.ceiling
-
-
 def _scan(disk: Disk, segment: Segment, limit: int, found: Recovered, believes_index: bool) -> None:
     """Find where the file's messages are."""
     # Until here, `size` is the file's; from here on, it ends with the last batch that counts.
     file_size, segment.size = segment.size, DATA_START
     index = index_file.read(disk, segment, file_size, limit) if believes_index else None
     if index is not None:
-        _take_index(segment, index, found)
+        segment.extents.extend(index.rows)
+        segment.size = index.end_offset
+        segment.first_time_ns = index.first_time_ns
+        segment.last_time_ns = int(index.rows[5].max())
+        segment.index_count, segment.index_bytes = index.rows.shape[1], index.size
+        segment.indexed = True
+        found.dues += index.dues
     # Not added up over the files: if an older file has lost messages at its end, the ordinals show
     # it, and `_compare_ordinals` reports them.
     found.torn_bytes = 0
     if segment.size < file_size:
         _read_headers(disk, segment, (segment.size, file_size), limit, found)
-
-
-def _take_index(segment: Segment, index: index_file.IndexContents, found: Recovered) -> None:
-    """Use the contents of an index file."""
-    segment.extents.extend(index.rows)
-    segment.size = index.end_offset
-    segment.first_time_ns = index.first_time_ns
-    segment.last_time_ns = int(index.rows[5].max())
-    segment.index_count, segment.index_bytes = index.rows.shape[1], index.size
-    segment.indexed = True
-    found.dues += index.dues
 
 
 def _read_headers(
@@ -233,8 +214,7 @@ def _read_headers(
     """Add the batches whose headers are in [start, size) of the file."""
     _, ordinal, index = segment.index_end
     bad: tuple[int, int] | None = None
-    file = disk.open(segment.path)
-    try:
+    with closing(disk.open(segment.path)) as file:
         for offset, size, header in headers(file, *place, segment.key):
             if header is None or not header.readable:
                 bad = bad or (offset, offset)
@@ -261,16 +241,11 @@ def _read_headers(
                 bad = None
             _take(file, segment, offset, header, found)
             index, ordinal = header.end_index, header.end_ordinal
-        is_torn = bad is not None and not _is_filling(file, *bad)
-    finally:
-        file.close()
-    found.torn_bytes = bad[1] - bad[0] if bad is not None and is_torn else 0
-
-
-def _is_filling(file: File, start: int, end: int) -> bool:
-    """Whether these bytes are the filling from a synced batch to the end of its page."""
-    size = end - start
-    return size < PAGE_BYTES and read_bytes(file, size, start) == FILLING[:size]
+        if bad is not None:
+            size = bad[1] - bad[0]
+            # After a synced batch, the rest of its page may be filling.
+            if size >= PAGE_BYTES or read_bytes(file, size, bad[0]) != FILLING[:size]:
+                found.torn_bytes = size
 
 
 def scan_again(disk: Disk, segment: Segment, limit: int) -> Rescan:
@@ -337,9 +312,13 @@ def _verify_tail(disk: Disk, segment: Segment, found: Recovered) -> None:
         position -= 1
     # From the end: replacing an extent moves those after it, and only the last one can be torn.
     for at in reversed(range(position, len(extents))):
-        place = Stretch(segment.path, segment.key, extents[at])
-        data = _read_strictly(disk, place)
-        if data is None:
+        place = segment.place(extents[at])
+        try:
+            with closing(disk.open(place.path)) as file:
+                data = file.pread(place.extent.size, place.extent.offset)
+        except DiskError as error:
+            if error.number != errno.EIO:
+                raise
             # Unreadable is not torn. If it stays unreadable, a later read reports it.
             continue
         pieces = pieces_of(data, place)
@@ -355,28 +334,13 @@ def _verify_tail(disk: Disk, segment: Segment, found: Recovered) -> None:
         found.damage.extend(damage)
 
 
-def _read_strictly(disk: Disk, place: Stretch) -> bytes | None:
-    """Read the extent's bytes; None: one of its pages cannot be read."""
-    file = disk.open(place.path)
-    try:
-        return file.pread(place.extent.size, place.extent.offset)
-    except DiskError as error:
-        if error.number != errno.EIO:
-            raise
-        return None
-    finally:
-        file.close()
-
-
 def restore_names(place: LogDir, segments: list[Segment]) -> None:
     """Rename files that a crash has left with the names under which they were made."""
     for segment in segments:
         if segment.path.endswith(NEXT):
-            try:
+            # The disk may be read-only, or fail: the old name does no harm.
+            with suppress(DiskError):
                 restore_name(place, segment)
-            except DiskError:
-                # The disk is read-only, or fails: the old name does no harm.
-                continue
 
 
 def sync_found(

@@ -34,18 +34,23 @@ Header, little-endian, 128 bytes at offset 0 and once more at 4,096::
        prepared   a path (``Upkeep.spare``): an empty file whose name is no segment's
        bare       ActiveSegment without a header in its file: `create(bare=True)`
        active     ActiveSegment: `create`, or `complete` of a bare one; `Log.active`
-       sealed     Segment: `ActiveSegment.close`, or found at recovery
+       sealed     Segment: its file is closed, or it was found at recovery
        dropped    ``upkeep.Drop``: the log has forgotten it, its file is deleted
 """
 
 import secrets
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from sparq.log.block_file import HeaderForm, number_in
 from sparq.log.disk import PAGE_BYTES, Disk, DiskError, File
-from sparq.log.extents import BatchKey, Extents
-from sparq.log.file_header import HeaderForm
 from sparq.log.reserve import Reserve
 
 COPY_OFFSET: Final = 4096
@@ -59,7 +64,12 @@ SUFFIX: Final = ".log"
 NEXT: Final = ".next"
 """Suffix of a file that was made in advance and does not have a segment's name yet."""
 
-HEADER: Final = HeaderForm(b"SPARQLOG", "Q16sH2xIqqqqqI28x")
+HEADER: Final = HeaderForm(b"SPARQLOG", "Q16sH2xIqqqqqI28x", COPY_OFFSET, DATA_START)
+EXTENT_BYTES: Final = 64 << 10
+COLUMNS: Final = 6
+
+Rows = NDArray[np.int64]
+"""Extents as columns, shape (6, n), in the order of Extent's fields."""
 
 
 class SegmentHeader(NamedTuple):
@@ -77,17 +87,6 @@ class SegmentHeader(NamedTuple):
     epoch: int
 
 
-def key_of(header: SegmentHeader) -> BatchKey:
-    """Return what ties a batch to the file: its salt, and the part of the log id in batches."""
-    return BatchKey(header.salt, int.from_bytes(header.log_id[:4], "little"))
-
-
-def encode_header(header: SegmentHeader) -> bytes:
-    """Return the first DATA_START bytes of a file: both copies of the header."""
-    whole = HEADER.pack(header)
-    return whole.ljust(COPY_OFFSET, b"\0") + whole.ljust(DATA_START - COPY_OFFSET, b"\0")
-
-
 def decode_header(data: bytes, name: str = "") -> SegmentHeader | None:
     """Decode a whole copy of the header from the first DATA_START bytes of a file.
 
@@ -95,8 +94,7 @@ def decode_header(data: bytes, name: str = "") -> SegmentHeader | None:
     the one that matches this name counts. None: neither is whole, or this version cannot read the
     file.
     """
-    copies = (HEADER.unpack(data, at) for at in (0, COPY_OFFSET))
-    headers = [SegmentHeader(*facts) for facts in copies if facts is not None]
+    headers = [SegmentHeader(*facts) for facts in HEADER.decode(data)]
     first = first_index_of(name)
     named = [header for header in headers if header.first_index == first]
     return next(iter(named or headers), None)
@@ -109,13 +107,148 @@ def file_name(first_index: int, generation: int) -> str:
 
 def first_index_of(name: str) -> int | None:
     """Return the first index in a file's name; None: it is not a segment's name."""
-    digits = name.removesuffix(SUFFIX).partition(".")[0]
-    if not name.endswith(SUFFIX) or len(digits) != 16:
+    if not name.endswith(SUFFIX):
         return None
-    try:
-        return int(digits, 16)
-    except ValueError:
-        return None
+    return number_in(name.removesuffix(SUFFIX).partition(".")[0], "", 16)
+
+
+class Extent(NamedTuple):
+    """One extent: indexes [first, end), file bytes [offset, offset + size).
+
+    An extent is a stretch of the file whose batches follow each other without a gap in bytes,
+    indexes and ordinals. It is the unit of reads from the disk and of the cache.
+    """
+
+    first: int
+    end: int
+    ordinal: int
+    offset: int
+    size: int
+    time_max_ns: int
+
+    @property
+    def end_ordinal(self) -> int:
+        """The number of messages in the log up to the end of this extent."""
+        return self.ordinal + self.end - self.first
+
+
+class Extents:
+    """A segment's extents, stored by columns.
+
+    1. An extent takes batches until it reaches 64 KiB; a batch of that size or more is an extent of
+       its own. So the index costs 48 bytes for 64 KiB of file, however small the batches are.
+    2. Extents ascend in every column except the time; data between two of them is not readable.
+    3. `ends` may have been lowered (see `cut`): later batches in the extent's bytes do not count.
+
+    Attributes:
+        messages: the number of readable messages.
+        firsts, ends, ordinals, offsets, sizes, times: the fields of each `Extent`.
+    """
+
+    __slots__ = ("columns", "ends", "firsts", "messages", "offsets", "ordinals", "sizes", "times")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        # Arrays, since all extents of all logs stay in memory: 750 MiB for a terabyte of log.
+        # They grow in place, as NumPy's do not, and `bisect` searches them.
+        self.columns = tuple(array("q") for _ in range(COLUMNS))
+        self.firsts, self.ends, self.ordinals, self.offsets, self.sizes, self.times = self.columns
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    def __getitem__(self, position: int) -> Extent:
+        return Extent(*[column[position] for column in self.columns])
+
+    def append(self, batch: Extent, *, fresh: bool = False) -> bool:
+        """Add a batch after all others.
+
+        Args:
+            batch: its place.
+            fresh: whether it must begin a new extent.
+
+        Returns:
+            Whether it begins a new extent.
+        """
+        self.messages += batch.end - batch.first
+        if not fresh and self.ends and self.ends[-1] == batch.first:
+            size = self.sizes[-1]
+            if (
+                size < EXTENT_BYTES
+                and batch.size < EXTENT_BYTES
+                and self.offsets[-1] + size == batch.offset
+                and self.ordinals[-1] + batch.first - self.firsts[-1] == batch.ordinal
+            ):
+                self.ends[-1] = batch.end
+                self.sizes[-1] = size + batch.size
+                self.times[-1] = max(self.times[-1], batch.time_max_ns)
+                return False
+        for column, value in zip(self.columns, batch, strict=True):
+            column.append(value)
+        return True
+
+    def position(self, index: int) -> int:
+        """Return the position of the first extent that ends after the index, or len(self)."""
+        return bisect_right(self.ends, index)
+
+    def replace(self, position: int, pieces: Iterable[Extent]) -> None:
+        """Replace an extent by the parts of it that can still be read."""
+        rows = list(pieces)
+        for number, column in enumerate(self.columns):
+            column[position : position + 1] = array("q", [row[number] for row in rows])
+        self._count()
+
+    def _count(self) -> None:
+        self.messages = sum(self.ends) - sum(self.firsts)
+
+    def rows(self, position: int, stop: int) -> Rows:
+        """Copy the extents [position, stop)."""
+        return np.array([column[position:stop] for column in self.columns], np.int64)
+
+    def extend(self, rows: Rows) -> None:
+        """Add extents, as `rows` returns them, after all others; none joins the last one."""
+        for column, added in zip(self.columns, rows, strict=True):
+            column.frombytes(added.tobytes())
+        self._count()
+
+    def cut(self, index: int) -> None:
+        """Forget all messages from this index on: they are stored elsewhere, or were refused."""
+        keep = bisect_left(self.firsts, index)
+        for column in self.columns:
+            del column[keep:]
+        if keep and self.ends[-1] > index:
+            self.ends[-1] = index
+        self._count()
+
+
+class BatchKey(NamedTuple):
+    """The values that tie a batch to its file."""
+
+    salt: int
+    log_id_short: int
+
+
+class Stretch(NamedTuple):
+    """An extent and the file that contains it."""
+
+    path: str
+    key: BatchKey
+    extent: Extent
+
+    def join(self, after: "Stretch") -> "Stretch | None":
+        """Return both as one stretch, which takes one read; None: they do not touch."""
+        left, right = self.extent, after.extent
+        if (
+            self.path != after.path
+            or left.offset + left.size != right.offset
+            or left.end != right.first
+            or left.end_ordinal != right.ordinal
+        ):
+            return None
+        size, time_max_ns = left.size + right.size, max(left.time_max_ns, right.time_max_ns)
+        return self._replace(
+            extent=left._replace(end=right.end, size=size, time_max_ns=time_max_ns)
+        )
 
 
 class SegmentInfo(NamedTuple):
@@ -169,8 +302,13 @@ class Segment:
     first_index: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.key = key_of(self.header)
+        log_id_short = int.from_bytes(self.header.log_id[:4], "little")
+        self.key = BatchKey(self.header.salt, log_id_short)
         self.first_index = self.header.first_index
+
+    def place(self, extent: Extent) -> Stretch:
+        """Return what a reader needs to know about an extent."""
+        return Stretch(self.path, self.key, extent)
 
     @property
     def index_end(self) -> tuple[int, int, int]:
@@ -224,10 +362,6 @@ class ActiveSegment:
             self.end = 0
             with suppress(DiskError):
                 self.file.truncate(self.segment.size)
-
-    def close(self) -> None:
-        """Close the file: the segment is sealed."""
-        self.file.close()
 
 
 class LogDir(NamedTuple):
@@ -323,7 +457,7 @@ def _begin(
         file = disk.open(path)
     try:
         if not bare:
-            file.append([encode_header(header)], 0)
+            file.append([HEADER.encode(header)], 0)
             file.sync()
     except DiskError as error:
         error.restored = discard(disk, file)
@@ -338,7 +472,7 @@ def complete(bare: ActiveSegment) -> None:
         DiskError: the header may have been written or not.
     """
     # Not `append`, which would truncate the file to nothing if it failed.
-    bare.file.overwrite(encode_header(bare.segment.header), 0)
+    bare.file.overwrite(HEADER.encode(bare.segment.header), 0)
     bare.file.sync()
 
 

@@ -2,14 +2,12 @@
 
 1. `run` may be called in any thread, once, and touches no state that the event loop uses meanwhile:
    its input was put into the task when it was created, its results stay in the task.
-2. `run` never raises: a failure is stored in `error`.
-3. When the task has run, its results are processed in the event loop (`Log.finish`, `Log.store`,
+2. When the task has run, its results are processed in the event loop (`Log.finish`, `Log.store`,
    `Ledger.finish`): they are taken over. For tasks of one log or ledger that change files this is
    done in the order in which they were created.
 """
 
 from enum import Enum
-from typing import Protocol
 
 from sparq.log.disk import DiskError
 
@@ -29,16 +27,24 @@ class TaskKind(Enum):
     HOUSEKEEPING = "housekeeping"
 
 
-class Task(Protocol):
-    """Disk work for a thread: its kind, the call that runs it, and its error."""
+class Task:
+    """Disk work for a thread.
 
-    @property
-    def kind(self) -> TaskKind:
-        """The thread that runs it."""
+    Attributes:
+        kind: the thread that runs it.
+        error: the reason why it failed, once it has run; None: it did not fail.
+    """
 
-    @property
-    def error(self) -> DiskError | None:
-        """The reason why it failed, once it has run; None: it did not fail."""
+    kind: TaskKind = TaskKind.HOUSEKEEPING
+    error: DiskError | None = None
 
     def run(self) -> None:
-        """Do the task's work."""
+        """Do the task's work; a failure is stored in `error`."""
+        try:
+            self.execute()
+        except DiskError as error:
+            self.error = error
+
+    def execute(self) -> None:
+        """Do the task's work, as each task defines it; raises DiskError."""
+        raise NotImplementedError

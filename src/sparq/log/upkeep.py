@@ -9,13 +9,14 @@ At most one task of each kind is under way; it runs in the housekeeping thread a
 back.
 """
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 from sparq.log.disk import Disk, DiskError
 from sparq.log.index_file import IndexWrite, path_of
 from sparq.log.segment import CEILING_SPAN, NEXT, ActiveSegment, LogDir, Segment
-from sparq.log.task import TaskKind
+from sparq.log.task import Task
 from sparq.protocol.layout import FRAME_OVERHEAD
 
 GONE: Final = ".gone"
@@ -29,36 +30,28 @@ def erase(disk: Disk, path: str) -> None:
     Raises:
         DiskError: it still exists, perhaps smaller.
     """
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         size = file.size()
-        while size > STEP_BYTES:
-            size -= STEP_BYTES
-            file.truncate(size)
-    except DiskError as error:
-        # A full disk or quota that refuses to truncate still deletes.
-        if not error.is_full:
-            raise
-    finally:
-        file.close()
+        try:
+            while size > STEP_BYTES:
+                size -= STEP_BYTES
+                file.truncate(size)
+        except DiskError as error:
+            # A full disk or quota that refuses to truncate still deletes.
+            if not error.is_full:
+                raise
     disk.unlink(path)
 
 
-@dataclass(slots=True, eq=False)
-class Drop:
+@dataclass(eq=False)
+class Drop(Task):
     """A task that deletes the files of a segment that the log has forgotten."""
 
     place: LogDir
     path: str
     size_bytes: int
-    error: DiskError | None = None
 
-    @property
-    def kind(self) -> TaskKind:
-        """HOUSEKEEPING: nothing waits for it."""
-        return TaskKind.HOUSEKEEPING
-
-    def run(self) -> None:
+    def execute(self) -> None:
         """Delete the files; a file that is gone already is not an error."""
         disk = self.place.disk
         try:
@@ -83,23 +76,17 @@ class Drop:
             erase(disk, gone)
         except DiskError as error:
             if not error.is_missing:
-                self.error = error
+                raise
 
 
-@dataclass(slots=True, eq=False)
-class LeftoverRemoval:
+@dataclass(eq=False)
+class LeftoverRemoval(Task):
     """A task that deletes files left by earlier runs."""
 
     place: LogDir
     paths: list[str]
-    error: DiskError | None = None
 
-    @property
-    def kind(self) -> TaskKind:
-        """HOUSEKEEPING: nothing waits for it."""
-        return TaskKind.HOUSEKEEPING
-
-    def run(self) -> None:
+    def execute(self) -> None:
         """Delete the files; those that cannot be deleted are tried again at the next start."""
         for path in self.paths:
             try:
@@ -115,40 +102,32 @@ MESSAGE_BYTES_MIN: Final = FRAME_OVERHEAD + 1 + 4
 NEVER: Final = 1 << 63
 
 
-class Prepare:
-    """A task that creates an empty file, durably."""
+class Prepare(Task):
+    """A task that creates the empty file of the next segment, durably.
 
-    kind: Final = TaskKind.HOUSEKEEPING
+    Attributes:
+        path: that file, once it is there.
+    """
 
     def __init__(self, place: LogDir, first_index: int) -> None:
         """`first_index`: of the segment before it; used only for the file's name."""
         self._place = place
         self._first_index = first_index
         self.path = ""
-        self.error: DiskError | None = None
 
-    def run(self) -> None:
-        """Create and sync the empty file of the next segment."""
-        place = self._place
+    def execute(self) -> None:
+        """Create and sync the file."""
+        disk, folder = self._place.disk, self._place.directory
+        stem, number = f"{folder}/{self._first_index:016x}", 0
+        path = f"{stem}{NEXT}"
         # A file of an attempt that failed may still be there.
-        number = 0
-        while place.disk.exists(path := self._path(number)):
+        while disk.exists(path):
             number += 1
-        try:
-            file = place.disk.create(path)
-            try:
-                file.sync()
-            finally:
-                file.close()
-            place.disk.sync_directory(place.directory)
-        except DiskError as error:
-            self.error = error
-            return
+            path = f"{stem}.{number}{NEXT}"
+        with closing(disk.create(path)) as file:
+            file.sync()
+        disk.sync_directory(folder)
         self.path = path
-
-    def _path(self, number: int) -> str:
-        suffix = f".{number}" if number else ""
-        return f"{self._place.directory}/{self._first_index:016x}{suffix}{NEXT}"
 
 
 UpkeepTask = Prepare | IndexWrite | LeftoverRemoval
@@ -224,17 +203,13 @@ class Upkeep:
                 continue
             count = _full_count(segment, growing, synced_end)
             if found is None and count > segment.index_count:
-                found = self._write_of(segment, count)
+                rows = segment.extents.rows(segment.index_count, count)
+                dues = [due for due in segment.dues if due[0] < int(rows[1, -1])]
+                found = IndexWrite(self._place.disk, segment, rows, dues)
             if segment is growing or found is not None or count < len(segment.extents):
                 kept.append(segment)
         self._to_index = kept
         return found
-
-    def _write_of(self, segment: Segment, count: int) -> IndexWrite:
-        rows = segment.extents.rows(segment.index_count, count)
-        end = int(rows[1, -1])
-        dues = [due for due in segment.dues if due[0] < end]
-        return IndexWrite(self._place.disk, segment, rows, dues)
 
     def finish(self, task: UpkeepTask) -> str:
         """Take over the result of a task that has run.

@@ -22,6 +22,7 @@ from sparq.log.block import BlockCache
 from sparq.log.disk import Disk
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log, LogOptions
+from sparq.log.records import RecordKind
 from sparq.migration.queues import GoQueue, GoTopic, read_queue
 from sparq.migration.records import LENGTH_SIZE, BadBytes, GoRecords
 from sparq.protocol.instant import Instant
@@ -157,14 +158,16 @@ def import_topic(disk: Disk, data_path: str, topic: GoTopic, target: Target, tal
     ledger, log = target.ledger, target.log
     ends: dict[str, int] = {}
     for name, channel in topic.channels.items():
-        ledger.created(name, log.end_index)
+        ledger.note(RecordKind.CREATED, name, [log.end_index])
         for first, records in _append(disk, data_path, channel.queue, target, tally):
             # The log has no attempts, only the ledger's requeues have. So a message that Go's nsqd
             # had already delivered is requeued, due at once.
             attempts = np.concatenate([piece.attempts() for piece in records])
             again = np.flatnonzero(attempts)
             if len(again):
-                ledger.requeued(name, again + first, np.zeros_like(again), attempts[again])
+                ledger.note(
+                    RecordKind.REQUEUED, name, again + first, np.zeros_like(again), attempts[again]
+                )
             # With each batch, not once at the end: memory must not grow with the queue (rule 4).
             ledger.flush()
         ends[name] = log.end_index
@@ -172,16 +175,16 @@ def import_topic(disk: Disk, data_path: str, topic: GoTopic, target: Target, tal
     for name, end in ends.items():
         # Everything between a channel's own queue and the topic's belongs to other channels.
         if end < own:
-            ledger.voided(name, [end], [own])
+            ledger.note(RecordKind.VOIDED, name, [end], [own])
         if topic.channels[name].paused:
-            ledger.paused(name, True)
+            ledger.note(RecordKind.PAUSED, name, flag=True)
     for _ in _append(disk, data_path, topic.queue, target, tally):
         pass
     flows = topic.channels and not topic.paused
     # P also passes the topic's own queue only if Go's nsqd would copy it to the channels now.
-    ledger.mark(log.end_index if flows else own)
+    ledger.note(RecordKind.MARK, "", [log.end_index if flows else own])
     if topic.paused:
-        ledger.paused(None, True)
+        ledger.note(RecordKind.PAUSED, flag=True)
     target.finish()
 
 

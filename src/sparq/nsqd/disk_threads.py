@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import SimpleQueue
 
 from sparq.broker.turn import TopicTask
@@ -49,7 +49,7 @@ INLINE_WRITES_MAX = 8
 With --sync-every=2500 a lone PUB once cost two hand-overs for 10 us of work.
 """
 
-RunTogether = Callable[[list[Task]], Iterator[list[Task]]]
+RunTogether = Callable[[list[Task]], Iterator[Sequence[Task]]]
 """Runs waiting tasks together, in any order; yields each group that has finished."""
 
 TO_DISK = (TaskKind.WRITE, TaskKind.COMMIT)

@@ -4,7 +4,7 @@ import pytest
 
 from sparq.log.disk import DiskError
 from sparq.log.ledger import Ledger
-from sparq.log.records import ChannelState, TopicState
+from sparq.log.records import ChannelState, RecordKind, TopicState
 from sparq.log.reserve import Purpose, Reserve
 from sparq.testing import MemoryDisk
 from tests.log.ledgers import DIRECTORY, checkpoint, finished
@@ -16,14 +16,14 @@ def test_finish_on_a_full_disk_uses_the_reserve() -> None:
     disk.make_directory("/data")
     reserve = Reserve.open(disk, "/data")
     ledger, _ = Ledger.open(disk, DIRECTORY, reserve)
-    ledger.created("c", 0)
+    ledger.note(RecordKind.CREATED, "c", [0])
     ledger.flush()
     filler = disk.create("/data/filler")
     filler.append([bytes(disk.free_bytes("/data"))], 0)
     assert disk.free_bytes("/data") == 0
 
     for index in range(10_000):
-        ledger.finished("c", [index * 2 + 1], [index * 2 + 2])
+        ledger.note(RecordKind.FINISHED, "c", [index * 2 + 1], [index * 2 + 2])
         ledger.flush()
 
     assert reserve.is_low
@@ -38,11 +38,11 @@ def test_records_are_kept_until_there_is_space() -> None:
     disk = MemoryDisk(capacity_bytes=4096)
     disk.make_directory("/data")
     ledger, _ = Ledger.open(disk, DIRECTORY, Reserve.open(disk, "/data"))
-    ledger.created("c", 0)
+    ledger.note(RecordKind.CREATED, "c", [0])
     ledger.flush()
     filler = disk.create("/data/filler")
     filler.append([bytes(disk.free_bytes("/data"))], 0)
-    ledger.finished("c", list(range(1, 999, 2)), list(range(2, 1000, 2)))
+    ledger.note(RecordKind.FINISHED, "c", list(range(1, 999, 2)), list(range(2, 1000, 2)))
     with pytest.raises(DiskError, match="no space left on device"):
         ledger.flush()
     filler.truncate(0)
@@ -59,7 +59,7 @@ def full_disk(held_bytes: int) -> tuple[MemoryDisk, Ledger]:
     disk.make_directory("/data")
     disk.create("/data/reserve").reserve(held_bytes)
     ledger, _ = Ledger.open(disk, DIRECTORY, Reserve.open(disk, "/data", held_bytes))
-    ledger.created("c", 0)
+    ledger.note(RecordKind.CREATED, "c", [0])
     ledger.flush()
     disk.create("/data/filler").append([bytes(disk.free_bytes("/data"))], 0)
     return disk, ledger
@@ -73,7 +73,7 @@ def test_checkpoints_free_space_without_end() -> None:
     disk, ledger = full_disk(100_000)
     refused = 0
     for index in range(100_000):
-        ledger.finished("c", [index], [index + 1])
+        ledger.note(RecordKind.FINISHED, "c", [index], [index + 1])
         try:
             ledger.flush()
         except DiskError as error:
@@ -91,7 +91,9 @@ def test_a_checkpoint_without_space_changes_nothing() -> None:
     """A checkpoint that does not fit creates no file; what was noted stays for the next flush."""
     disk, ledger = full_disk(30_000)
     ranges = [(index * 2 + 1, index * 2 + 2) for index in range(5_000)]
-    ledger.finished("c", [first for first, _ in ranges], [end for _, end in ranges])
+    ledger.note(
+        RecordKind.FINISHED, "c", [first for first, _ in ranges], [end for _, end in ranges]
+    )
     with pytest.raises(DiskError, match="no space left on device"):
         ledger.flush()
     paths = disk.paths()
