@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,12 @@ import uvloop
 from bench.__main__ import main
 from bench.against import ROOT, line
 from bench.against import main as against
-from bench.beside import Limits, Probe, report
-from bench.clients import CLIENTS, Bench, Client, ClientError, verdicts
+from bench.clients import CLIENTS, Bench
 from bench.clients import LINES as CLIENT_LINES
 from bench.generator import Figures
-from bench.instructions import CountedNsqd, per_message
-from bench.lines import LINES, Shape, at_once, deliver, latency, publish
+from bench.lines import Shape, at_once, deliver, latency, publish
 from bench.peers import CONTESTANTS
-from bench.table import Cell, Result, Target
+from bench.table import Cell, Result
 
 from bench import clients, queued
 from tests.support.servers import spawn_nsqd
@@ -77,16 +74,6 @@ def test_the_command_prints_a_table(
     assert ["table.md"] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_targets_are_ratios_of_medians_to_gos_nsqd() -> None:
-    """Rates have a least ratio, costs a greatest one; without Go's nsqd there is no verdict."""
-    name = LINES[0].name
-    both = {name: result_of(name, sparq=[150, 10, 160], go=[100, 100, 100])}
-
-    assert "1.500  at least 1.5: met" in Target(name, "rate", 1.5).verdict(both)
-    assert "at most 0.9: MISSED" in Target(name, "server_us", 0.9).verdict(both)
-    assert "" == Target(name, "rate", 1.5).verdict({name: result_of(name, sparq=[1])})
-
-
 @pytest.mark.parametrize(
     ("new", "control", "mark"),
     [([99, 9, 98], [101, 10, 100], ""), ([90, 9], [100, 10], "SLOWER"), ([90, 9], [91, 9], "")],
@@ -113,18 +100,6 @@ def test_a_commit_is_compared(tmp_path: Path, monkeypatch, capsys) -> None:
     assert all(float(ratio) > 0 for ratio in row.split()[:4])
 
 
-@pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
-def test_instructions_are_counted(tmp_path: Path) -> None:
-    """A PUB takes more than 10,000 instructions."""
-    (one,) = (each for each in LINES if each.name == "PUB, one at a time, 200 B")
-    nsqd = CountedNsqd(tmp_path / "nsqd")
-    try:
-        nsqd.start()
-        assert 10_000 < per_message(one, nsqd) < 10_000_000
-    finally:
-        nsqd.close()
-
-
 @pytest.mark.parametrize("key", CLIENTS)
 def test_a_client_does_its_work(key: str, tmp_path: Path) -> None:
     """Each way of each client has a rate; a program that ends is an error with its output."""
@@ -137,45 +112,3 @@ def test_a_client_does_its_work(key: str, tmp_path: Path) -> None:
                 figures = bench.run(key, each, SECONDS)
                 assert figures.rate > 0, each
                 assert figures.server > 0
-
-
-def test_a_client_that_ends_has_no_figure(tmp_path: Path, monkeypatch) -> None:
-    """A program that ends before its work is done is an error that quotes its output."""
-    monkeypatch.setitem(CLIENTS, "broken", Client("sparq", "upwards"))
-    line = clients.Line("sideways", "upwards")
-    with (
-        spawn_nsqd(tmp_path, *clients.FLAGS) as server,
-        pytest.raises(ClientError, match=r"ended by itself:[\s\S]*KeyError"),
-    ):
-        Bench(server).run("broken", line, SECONDS)
-
-
-def test_consuming_is_compared_with_the_best_other_client() -> None:
-    """The rival is the best on any consuming line; when publishing, that on the same line."""
-    told = {
-        each.name: each
-        for each in (
-            result_of("consume + FIN, by iteration", sparq=[50_000], ansq=[5_000]),
-            result_of("consume + FIN, with a handler", sparq=[60_000], pynsq=[11_000]),
-            result_of("publish, awaited, 1 task", sparq=[3_000], gnsq=[1_000]),
-        )
-    }
-
-    ends = ["4.55 x pynsq   at least 5: MISSED", "5.45 x pynsq   at least 5: met"]
-    ends += ["3.00 x gnsq    at least 3: met"]
-    assert ends == [found[-len(end) :] for found, end in zip(verdicts(told), ends, strict=True)]
-
-
-@pytest.mark.parametrize(
-    ("late", "holds"), [((), True), ((0, 1, 2), False), ((1, 2), True), ((0, 1, 2, 3, 4, 5), True)]
-)
-def test_only_a_delay_that_recurs_counts(late: tuple[int, ...], holds: bool) -> None:
-    """It counts if each request had it and the pauses did not."""
-    asked = [(0.0, 0.05), (0.2, 0.25), (0.4, 0.45)]
-    paused = [(0.1, 0.15), (0.3, 0.35), (0.5, 0.55)]
-    sent = [
-        (span[0], span[0] + (0.04 if number in late else 0.001))
-        for number, span in enumerate([*asked, *paused])
-    ]
-
-    assert report(sent, [Probe("peek", asked, paused)], Limits(0.1, 0.02)) is holds
