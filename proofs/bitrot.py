@@ -28,7 +28,7 @@ from proofs import damages, original, outcome
 from proofs.damages import Damage
 from proofs.original import CHANNELS, OPTIONS, PARTLY, PATH, SMALL, TOPIC, Original, topic_of
 from proofs.outcome import Outcome, Plan, progress
-from proofs.reopened import Reopened, replaced
+from proofs.reopened import Consumer, Reopened, replaced
 from sparq.broker.catalog import CatalogError
 from sparq.protocol import batch
 from sparq.testing import MemoryDisk
@@ -80,7 +80,7 @@ class Case:
         self.tally.cases[self.damage.kind] += 1
         disk = original.disk_with(self.sound.files if self.running else self.damage.files)
         try:
-            home = Reopened(disk, PATH, clock=self.sound.clock(), options=OPTIONS)
+            home = Reopened(disk, PATH, clock=self.sound.clock(), **OPTIONS)
         except CatalogError as error:
             # Refused with a reason, and the data are unchanged: an operator can repair them.
             self.tally.refused += 1
@@ -101,13 +101,13 @@ class Case:
         bodies = self.sound.bodies[topic]
         done = self.sound.finished if channel == PARTLY else set()
         came = home.drain(topic, channel)
-        found = {one.log_index for one in came}
+        found = {one.index for one in came}
         missing = bodies.keys() - done - found
         harmed = self.harmed(topic)
         lost = missing & harmed
         said = home.said()
         tell = self.tally.note
-        corrupt = sum(bodies.get(one.log_index) != one.body for one in came)
+        corrupt = sum(bodies.get(one.index) != one.body for one in came)
         tell("corrupt", corrupt, self.damage, said)
         tell("outside", len(missing - harmed), self.damage, f"{channel}: {said}")
         again = found & done or len(came) > len(found)
@@ -129,10 +129,10 @@ class Case:
     def goes_on(self, home: Reopened, topic: str) -> None:
         """Check that the topic still accepts and delivers messages."""
         _, channel = next(pair for pair in CHANNELS if pair[0] == topic)
-        home.publish(topic, [AFTERWARDS])
+        home.publish(topic, AFTERWARDS)
         came = home.drain(topic, channel)
         is_whole = [one.body for one in came] == [AFTERWARDS]
-        reused = any(one.log_index <= max(self.sound.bodies[topic]) for one in came)
+        reused = any(one.index <= max(self.sound.bodies[topic]) for one in came)
         self.tally.note("stuck", int(not is_whole), self.damage, home.said())
         self.tally.note("stuck", len(home.errors), self.damage, "; ".join(home.errors[:1]))
         self.tally.note("reused", int(reused), self.damage, home.said())
@@ -208,9 +208,9 @@ def corrupt_bodies_delivered(sound: Original, chance: random.Random) -> int:
 
 def came_wrong(sound: Original, disk: MemoryDisk) -> int:
     """Return how many messages of the small topic come that were never published."""
-    with Reopened(disk, PATH, clock=sound.clock(), options=OPTIONS) as home:
+    with Reopened(disk, PATH, clock=sound.clock(), **OPTIONS) as home:
         try:
-            came = home.consumer(SMALL, CHANNELS[-1][1]).take(100)
+            came = Consumer(home, SMALL, CHANNELS[-1][1]).take(100)
         except struct.error:
             return 1
     published = set(sound.bodies[SMALL].values())

@@ -12,9 +12,9 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from tests.support.v2_client import Message
+from tests.broker.harness import Message
 
-from proofs.reopened import Reopened
+from proofs.reopened import Consumer, Reopened
 from sparq.log.check import check
 from sparq.log.disk import ReadOnlyDisk, RealDisk
 from sparq.protocol.instant import Instant
@@ -98,7 +98,7 @@ def follow(home: Reopened, topics: Document) -> None:
         for channel, state in topic["channels"].items():
             if state["paused"]:
                 home.broker.pause_channel(name, channel, False, now)
-            consumers.append((home.consumer(name, channel), state["delivered"]))
+            consumers.append((Consumer(home, name, channel), state["delivered"]))
     for second in range(WATCHED_SECONDS):
         for consumer, delivered in consumers:
             while found := consumer.take(1000):
@@ -106,7 +106,7 @@ def follow(home: Reopened, topics: Document) -> None:
                 consumer.finish(found)
         home.pass_time(1)
     for consumer, _ in consumers:
-        consumer.leave()
+        consumer.close()
 
 
 def replay(home: Reopened, topics: Document) -> None:
@@ -114,7 +114,7 @@ def replay(home: Reopened, topics: Document) -> None:
     for name, topic in topics.items():
         found = home.drain(name, REPLAY)
         topic["replayed"] = [f"{one.id.decode()} {digest(one.body)}" for one in found]
-        home.publish(name, [NEW])
+        home.publish(name, NEW)
         (last,) = home.drain(name, REPLAY)
         assert last.body == NEW
         topic["goes on"] = all(one.id < last.id for one in found)

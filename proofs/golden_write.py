@@ -18,15 +18,14 @@ from pathlib import Path
 
 from proofs.golden_read import STOPPED_WALL_NS, describe
 from proofs.layout import batches
-from proofs.reopened import Reopened, replaced
+from proofs.reopened import Consumer, Reopened, replaced
 from proofs.workload import ROOT
-from sparq.broker.options import BrokerOptions
 from sparq.log import ledger
 from sparq.log.disk import RealDisk
 from sparq.testing import ManualClock
 
 GOLDEN = ROOT / "tests" / "golden"
-OPTIONS = BrokerOptions(node_id=613, max_bytes_per_file=12_000)
+OPTIONS = {"node_id": 613, "max_bytes_per_file": 12_000}
 LEFT_OUT = ("reserve",)
 """Files that are not packed: the reserve is 16 MiB without content."""
 SECOND_MS = 1000
@@ -43,22 +42,22 @@ def queued(home: Reopened) -> None:
     for channel in ("untouched", "holes", "paused"):
         home.create("clicks", channel)
     for first in range(0, 120, 8):
-        home.publish("clicks", bodies("click", 7, first))
-        home.publish("clicks", bodies("single", 1, first))
-    consumer = home.consumer("clicks", "holes")
+        home.publish("clicks", *bodies("click", 7, first))
+        home.publish("clicks", *bodies("single", 1, first))
+    consumer = Consumer(home, "clicks", "holes")
     taken = consumer.take(60)
     consumer.finish(taken[::2] + taken[40:])
-    consumer.leave()
+    consumer.close()
     home.broker.pause_channel("clicks", "paused", True, home.clock.now())
     home.create("still", "c")
-    home.publish("still", bodies("before", 3))
+    home.publish("still", *bodies("before", 3))
     home.broker.pause_topic("still", True, home.clock.now())
     home.turn()
-    home.publish("still", bodies("after", 4))
+    home.publish("still", *bodies("after", 4))
     for name in ("..", ".", "UPPER.lower_1-2", "con"):
         home.create(name, "C..c")
-        home.publish(name, bodies(name, 2))
-    home.publish("no-channel", bodies("waits", 5))
+        home.publish(name, *bodies(name, 2))
+    home.publish("no-channel", *bodies("waits", 5))
 
 
 def deferred(home: Reopened) -> None:
@@ -66,16 +65,16 @@ def deferred(home: Reopened) -> None:
     home.create("later", "c")
     home.create("later", "d")
     for seconds in (2, 5, 9, 17):
-        home.publish("later", bodies(f"in {seconds}", 1), defer_ms=seconds * SECOND_MS + 500)
-    home.publish("later", bodies("now", 20))
-    consumer = home.consumer("later", "c")
+        home.publish("later", *bodies(f"in {seconds}", 1), defer_ms=seconds * SECOND_MS + 500)
+    home.publish("later", *bodies("now", 20))
+    consumer = Consumer(home, "later", "c")
     taken = consumer.take(20)
     consumer.requeue(taken[:6], 0)
     consumer.finish(taken[16:])
     consumer.requeue(taken[6:9], 7 * SECOND_MS + 500)
     again = consumer.take(6)
     consumer.requeue(again[:2], 0)
-    consumer.leave()
+    consumer.close()
 
 
 def checkpointed(home: Reopened) -> None:
@@ -83,16 +82,16 @@ def checkpointed(home: Reopened) -> None:
     for channel in ("a", "gone", "b"):
         home.create("t", channel)
     home.create("deleted", "c")
-    home.publish("deleted", bodies("nobody sees this", 3))
-    home.publish("t", bodies("message", 50))
-    consumer = home.consumer("t", "a")
+    home.publish("deleted", *bodies("nobody sees this", 3))
+    home.publish("t", *bodies("message", 50))
+    consumer = Consumer(home, "t", "a")
     taken = consumer.take(40)
     with replaced(ledger, "CHECKPOINT_BYTES", 0):
         consumer.finish(taken[:21])
         home.pass_time(3)
     consumer.finish(taken[25:30])
     consumer.requeue(taken[30:32], 11 * SECOND_MS + 500)
-    consumer.leave()
+    consumer.close()
     home.broker.delete_channel("t", "gone", home.clock.now())
     home.broker.delete_topic("deleted", home.clock.now())
     home.turn()
@@ -101,12 +100,12 @@ def checkpointed(home: Reopened) -> None:
 def trimmed(home: Reopened) -> None:
     """Write a log whose middle segments are deleted as finished, while an older message waits."""
     home.create("t", "c")
-    home.publish("t", bodies("pins the first segment", 1), defer_ms=12 * SECOND_MS + 500)
+    home.publish("t", *bodies("pins the first segment", 1), defer_ms=12 * SECOND_MS + 500)
     for first in range(0, 160, 10):
-        home.publish("t", bodies("message", 10, first))
-    consumer = home.consumer("t", "c")
+        home.publish("t", *bodies("message", 10, first))
+    consumer = Consumer(home, "t", "c")
     consumer.finish(consumer.take(140))
-    consumer.leave()
+    consumer.close()
     home.pass_time(2)
     home.pass_time(2)
 
@@ -128,7 +127,7 @@ def write(name: str, case: str, folder: Path) -> None:
     """Write one case: its packed data path and its document."""
     data = folder / case
     clock = ManualClock(STOPPED_WALL_NS)
-    home = Reopened(RealDisk(), str(data), clock=clock, options=OPTIONS)
+    home = Reopened(RealDisk(), str(data), clock=clock, **OPTIONS)
     CASES[BASES.get(case, case)](home)
     if case != KILLED:
         home.close()

@@ -24,12 +24,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from tests.broker.harness import BrokerHarness
 from xxhash import xxh3_64_intdigest
 
 from proofs.fuzzing import HEAD_SIZE, Target, serve
-from proofs.reopened import run_turns
 from sparq.broker import permissions
-from sparq.broker.broker import Broker
 from sparq.broker.options import BrokerOptions
 from sparq.broker.permissions import AnswerError
 from sparq.client.errors import WrongPeerError
@@ -451,23 +450,16 @@ class Served:
 # A broker and its clients
 
 
-class ServedBroker:
+class ServedBroker(BrokerHarness):
     """A broker on a memory disk with one consumer that always has messages in flight."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
-        disk = MemoryDisk(capacity_bytes=DISK_BYTES)
-        self.broker = Broker(broker_options(OPTIONS), disk, "/d", self.clock.now(), seed=1)
-        self.broker.load(self.clock.now())
+        super().__init__(MemoryDisk(capacity_bytes=DISK_BYTES), base=broker_options(OPTIONS))
         self.last_id = b"0" * 16
         self.say(0, [b"".join(LINES[3:5])])
 
     def close(self) -> None:
         """Nothing to close."""
-
-    def turn(self) -> None:
-        """Run turns until no work is left."""
-        run_turns(self.broker, self.clock)
 
     def say(self, variant: int, chunks: Sequence[bytes]) -> object:
         """Run one client from connect to disconnect."""

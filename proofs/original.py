@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from proofs import layout
 from proofs.damages import Files, segments
 from proofs.layout import Stored
-from proofs.reopened import Reopened, replaced
-from sparq.broker.options import BrokerOptions
+from proofs.reopened import Consumer, Reopened, replaced
 from sparq.log import ledger
 from sparq.testing import ManualClock, MemoryDisk
 
@@ -22,7 +21,7 @@ PATH = "/data"
 TOPIC, SMALL = "clicks", "small"
 WHOLE, PARTLY = "whole", "partly"
 CHANNELS = ((TOPIC, WHOLE), (TOPIC, PARTLY), (SMALL, WHOLE))
-OPTIONS = BrokerOptions(node_id=513, max_bytes_per_file=24_000)
+OPTIONS = {"node_id": 513, "max_bytes_per_file": 24_000}
 DISK_BYTES = 4 << 20
 """A small disk, because the reserve takes a share of it: so copies are fast."""
 SIZES = (12, 40, 200, 200, 330)
@@ -83,13 +82,13 @@ def make(seed: int) -> Original:
     """Create the data path for this seed."""
     chance = random.Random(f"{seed} original")
     clock, disk = ManualClock(), MemoryDisk(capacity_bytes=DISK_BYTES)
-    with Reopened(disk, PATH, clock=clock, options=OPTIONS) as home:
+    with Reopened(disk, PATH, clock=clock, **OPTIONS) as home:
         for topic, channel in CHANNELS:
             home.create(topic, channel)
         for size in (4, 1, 3):
-            home.publish(SMALL, some_bodies(chance, size))
+            home.publish(SMALL, *some_bodies(chance, size))
         for _ in range(60):
-            home.publish(TOPIC, some_bodies(chance, chance.randint(1, 9)))
+            home.publish(TOPIC, *some_bodies(chance, chance.randint(1, 9)))
             clock.advance(1_000_000)
         finished = work(home, chance)
     files = {path: bytes(disk.data(path)) for path in disk.paths() if "/reserve" not in path}
@@ -106,7 +105,7 @@ def work(home: Reopened, chance: random.Random) -> set[int]:
 
     Returns the indexes of the finished messages.
     """
-    consumer = home.consumer(TOPIC, PARTLY)
+    consumer = Consumer(home, TOPIC, PARTLY)
     taken = consumer.take(150)
     chance.shuffle(taken)
     consumer.finish(taken[:60])
@@ -115,15 +114,15 @@ def work(home: Reopened, chance: random.Random) -> set[int]:
         home.pass_time(3)
     consumer.finish(taken[70:100])
     consumer.requeue(taken[100:120], 0)
-    consumer.leave()
+    consumer.close()
     home.pass_time(3)
-    return {one.log_index for one in taken[:100]}
+    return {one.index for one in taken[:100]}
 
 
 def other_segment(chance: random.Random) -> bytes:
     """A segment of a log from another data path."""
     disk = MemoryDisk(capacity_bytes=DISK_BYTES)
-    with Reopened(disk, PATH, clock=ManualClock(), options=OPTIONS) as home:
-        home.publish(TOPIC, some_bodies(chance, 20))
+    with Reopened(disk, PATH, clock=ManualClock(), **OPTIONS) as home:
+        home.publish(TOPIC, *some_bodies(chance, 20))
     (segment,) = (bytes(disk.data(path)) for path in disk.paths() if path.endswith(".log"))
     return segment

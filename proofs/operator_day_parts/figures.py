@@ -196,7 +196,7 @@ class Sheets:
             for channel in channels:
                 self._nsq_channel(topic, channel)
         counted = ask("/api/counter")["stats"]
-        counters = {}
+        counters: dict[str, Row] = {}
         for node, at_node in self.nodes.items():
             places = {(t, c): own for t, f in at_node.items() for c, own in f.channels.items()}
             counters |= {

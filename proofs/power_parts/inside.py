@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from tests.support.v2_client import Message
+from tests.broker.harness import Message
 
 from proofs import bodies
 from proofs.checker import History, Verdict, check, lost_commands
@@ -26,7 +26,6 @@ from proofs.power_parts.episode import CHANNELS, Cut, Episode
 from proofs.reopened import Reopened
 from proofs.workload import NSQD
 from sparq.broker.catalog import CatalogError
-from sparq.broker.options import BrokerOptions
 from sparq.log.disk import RealDisk, RealFile
 from sparq.testing import ManualClock
 
@@ -127,11 +126,10 @@ def check_cut(cut: Cut, folder: Path, kind: str, sums: Sums) -> None:
     sums.cuts += 1
     with image.mounted(cut.image, at, kind):
         clock = ManualClock(time.time_ns())
-        options = BrokerOptions(sync_every=RELAXED_EVERY)
         try:
             with (
                 CountingDisk() as disk,
-                Reopened(disk, str(at / "data"), clock=clock, options=options) as home,
+                Reopened(disk, str(at / "data"), clock=clock, sync_every=RELAXED_EVERY) as home,
             ):
                 home.pass_time(AFTER_SECONDS)
                 for topic, history in cut.histories.items():
@@ -150,11 +148,11 @@ def check_topic(home: Reopened, cut: Cut, topic: str, history: History, sums: Su
         noted = history.channels[channel]
         noted.before_cut = len(noted.events) if cut.may_take else 0
         sums.finished += sum(event >> 62 for event in noted.events)
-        for one in home.deliveries(topic, channel):
+        for one in home.drain(topic, channel):
             highest = max(highest, int(one.id, 16))
             note(history, channel, one)
         noted.in_flight_at_kills += cut.young[f"{topic}/{channel}"]
-    home.publish(topic, [AFTERWARDS])
+    home.publish(topic, AFTERWARDS)
     (last,) = home.drain(topic, CHANNELS[topic][0])
     sums.reused += int(last.id, 16) <= highest or last.body != AFTERWARDS
     compare(history, sums)

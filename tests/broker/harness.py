@@ -13,6 +13,7 @@ from sparq.broker.options import BrokerOptions
 from sparq.broker.policies import NAMES
 from sparq.broker.stats import ChannelStats, TopicStats
 from sparq.broker.turn import TopicTask
+from sparq.log.disk import Disk
 from sparq.options.units import SECOND
 from sparq.protocol import commands, layout
 from sparq.protocol.errors import RemoteError
@@ -65,10 +66,21 @@ class Ticket:
 class BrokerHarness:
     """A broker on a simulated disk, which a test starts, drives and crashes."""
 
-    def __init__(self, disk: MemoryDisk | None = None, **options: Any) -> None:
-        self.disk = MemoryDisk() if disk is None else disk
-        self.clock = ManualClock(BEGIN_WALL_NS, BEGIN_MONO_NS)
-        self.options = changed(BrokerOptions(), options)
+    TURNS_MAX = 200
+
+    def __init__(
+        self,
+        disk: Disk | None = None,
+        *,
+        data_path: str = PATH,
+        clock: ManualClock | None = None,
+        base: BrokerOptions | None = None,
+        **options: Any,
+    ) -> None:
+        self.disk: Any = MemoryDisk() if disk is None else disk
+        self.data_path = data_path
+        self.clock = clock or ManualClock(BEGIN_WALL_NS, BEGIN_MONO_NS)
+        self.options = changed(base or BrokerOptions(), options)
         self.report: list[str] = []
         self.start()
 
@@ -77,7 +89,7 @@ class BrokerHarness:
         self.options = changed(self.options, options)
         self.clients: list[Client] = []
         self.tasks: list[TopicTask] = []
-        self.broker = Broker(self.options, self.disk, PATH, self.clock.now(), seed=1)
+        self.broker = Broker(self.options, self.disk, self.data_path, self.clock.now(), seed=1)
         self.report = self.broker.load(self.clock.now())
         self.turn()
 
@@ -121,7 +133,7 @@ class BrokerHarness:
 
     def turn(self) -> None:
         """Run turns until no work is left."""
-        for _ in range(200):
+        for _ in range(self.TURNS_MAX):
             self.end_turn()
             tasks, self.tasks = self.tasks, []
             by_task = {id(topic_task.task): topic_task for topic_task in tasks}

@@ -46,32 +46,9 @@ def test_a_segment_is_padded_after_a_small_batch() -> None:
     assert read_all(open_log(disk, clock)) == messages
 
 
-def test_a_failed_write_and_a_full_segment_have_no_padding() -> None:
-    """A failed write removes the padding, the next one adds it again.
-
-    A full segment has none.
-    """
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock, max_bytes_per_file=6000)
-    first = publish(log, [b"a"], clock)
-    (path,) = disk.paths()
-    disk.fail(Fault(1, errno.ENOSPC, frozenset({"write"}), part=0.5))
-    assert commit(log, [b"refused"], clock).error is not None
-
-    assert len(disk.data(path)) == log.segments()[0].size_bytes
-    second = publish(log, [b"b"], clock)
-    assert len(disk.data(path)) == 2 * PAGE_BYTES
-    third = publish(log, [bytes(1500)], clock)
-    assert [len(disk.data(info.path)) for info in log.segments()] == [
-        log.segments()[0].size_bytes,
-        2 * PAGE_BYTES,
-    ]
-    assert read_all(log) == {first: b"a", second: b"b", third: bytes(1500)}
-
-
 def test_a_stamped_block_knows_its_oldest_time() -> None:
     """After `stamp` the block knows the oldest of the new times."""
-    stored = PendingBatch(block_of(100, [b"a", b"b", b"c"], 10), 103, 10, None, 0)
+    stored = PendingBatch(block_of(100, [b"a", b"b", b"c"], 10), 10, None, 0)
     stored.block.oldest_published_ns = 10
     stored.stamp(np.array([7, 3, 9]))
 

@@ -71,24 +71,6 @@ def test_every_failure_is_a_disk_error(disk: RealDisk, tmp_path: Path) -> None:
         disk.make_directory(f"{tmp_path}/file/x")
 
 
-def test_operations_on_a_closed_file_raise_disk_error(disk: RealDisk, tmp_path: Path) -> None:
-    """Operations on a closed file raise DiskError, too."""
-    file = disk.create(f"{tmp_path}/x")
-    file.close()
-    calls = [
-        ("write", lambda: file.append([b"x"], 0)),
-        ("read", lambda: file.pread(1, 0)),
-        ("sync", file.sync),
-        ("truncate", lambda: file.truncate(0)),
-        ("reserve", lambda: file.reserve(8)),
-        ("stat", file.size),
-    ]
-    for operation, call in calls:
-        with pytest.raises(DiskError, match=f"{operation} .*: bad file descriptor") as caught:
-            call()
-        assert caught.value.restored == (operation != "write")
-
-
 def test_links_are_not_followed(disk: RealDisk, tmp_path: Path) -> None:
     """Opening a symbolic link fails: no file outside the data path is changed."""
     (tmp_path / "target").write_text("x")

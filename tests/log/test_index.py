@@ -124,21 +124,7 @@ def test_extents_equal_a_list_of_batches(batches: list[tuple[int, int, int]], cu
         index, offset = index + count, offset + size
     extents.cut(cut)
 
-    found = [i for extent in extents for i in range(extent.first, extent.end)]  # type: ignore[attr-defined]
+    rows = [extents[number] for number in range(len(extents))]
+    found = [i for row in rows for i in range(row.first, row.end)]
     assert found == sorted(i for i in stored if i < cut)
     assert extents.messages == len(found)
-
-
-def test_damaged_extent_is_replaced_by_its_remains() -> None:
-    """An extent that lost its middle is replaced by two; its neighbours stay."""
-    extents = Extents()
-    whole = Extent(10, 40, 0, 4608, EXTENT_BYTES, 5)
-    extents.append(whole)
-    extents.append(Extent(40, 50, 30, 4608 + EXTENT_BYTES, 800, 6))
-    left = whole._replace(end=20, size=1_000)
-    right = whole._replace(first=30, ordinal=20, offset=9_000, size=2_000)
-
-    extents.replace(0, [left, right])
-
-    assert [extents[0], extents[1]] == [left, right]
-    assert (len(extents), extents.messages) == (3, 30)

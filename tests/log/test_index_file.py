@@ -94,20 +94,6 @@ def test_scanned_segments_get_complete_index_files() -> None:
     assert all(len(s.extents) == s.index_count for s in again.files)
 
 
-def test_messages_appended_after_an_index_file_are_found() -> None:
-    """Messages that a later run appends are found by a start with index files."""
-    disk, clock = MemoryDisk(), ManualClock()
-    filled(disk, clock).close()
-    log = open_log(disk, clock)
-    publish(log, [b"later"], clock)
-    run_upkeep(log)
-    log.close()
-
-    again = check(disk, clock)
-
-    assert b"later" in read_all(again).values()
-
-
 def test_unsynced_messages_are_in_no_index_file() -> None:
     """Index files contain synced messages only.
 

@@ -404,24 +404,3 @@ def test_after_a_failed_checkpoint_the_next_one_waits_for_64_flushes(monkeypatch
         ledger.note(RecordKind.CURSOR, "c", [1])
         ledger.flush()
     assert ledger.wants_checkpoint
-
-
-def test_after_a_failed_checkpoint_the_next_sync_syncs_the_old_file() -> None:
-    """After a failed checkpoint, the next sync syncs the old ledger file.
-
-    It still counts, and stays open for that.
-    """
-    disk = MemoryDisk()
-    ledger, _ = Ledger.open(disk, DIRECTORY)
-    ledger.note(RecordKind.CREATED, "c", [3])
-    ledger.flush()
-    disk.fail(Fault(1, errno.EIO, frozenset({"rename"})))
-    assert checkpoint(ledger, TopicState(None, False, {"c": ChannelState(3, 3)})) is not None
-    disk.fault = None
-
-    settle(ledger)
-
-    assert ledger.synced_mark == ledger.appended_mark
-    ledger.close()
-    state = Ledger.open(disk.crash(), DIRECTORY)[1]
-    assert state.channels == {"c": ChannelState(3, 3)}

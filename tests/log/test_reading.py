@@ -47,33 +47,6 @@ def test_every_flipped_byte_loses_at_most_one_batch_and_is_reported() -> None:
     assert costs == {0, 2}
 
 
-def test_damage_found_while_running() -> None:
-    """Damage that occurs after the start is found by the read, and loses one batch."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock, max_bytes_per_file=5_500)
-    messages: dict[int, bytes] = {}
-    for number in range(40):
-        bodies = [b"%d-%d" % (number, k) * 9 for k in range(2)]
-        messages.update(enumerate(bodies, publish(log, bodies, clock)))
-    log.close()
-    paths = disk.paths()
-    assert len(paths) > 3
-    log = open_log(disk, clock)
-    disk.data(paths[0])[DATA_START + 150] ^= 1
-
-    found = read_all(log)
-
-    lost = messages.keys() - found.keys()
-    assert lost == set(sorted(messages)[:2])
-    assert found.items() <= messages.items()
-    first = min(messages)
-    assert [(d.first, d.end, d.messages, d.path) for d in log.damage] == [
-        (first, first + 2, 2, paths[0])
-    ]
-    assert (log.first_index, log.first_ordinal) == (first + 2, 2)
-    assert log.messages_between(0, log.written_end) == 78
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_random_damage(seed: int) -> None:
     """Zeroed sectors, cuts and noise give no wrong body, and each loss is reported."""

@@ -7,14 +7,9 @@ import pytest
 
 from sparq.log.segment import (
     CEILING_SPAN,
-    COPY_OFFSET,
     DATA_START,
-    SegmentHeader,
-    decode_header,
-    file_name,
     first_index_of,
 )
-from sparq.log.segment import HEADER as HEADER_FORM
 from sparq.protocol.batch import BatchError
 from sparq.protocol.frames import BodySlices
 from sparq.testing import Fault, ManualClock, MemoryDisk
@@ -70,38 +65,6 @@ def test_a_message_after_many_refused_ones_is_below_the_ceiling(is_unsynced: boo
 
     assert expected == list(read_all(log).values())
     assert [] == log.damage
-
-
-HEADER = SegmentHeader(7, b"0123456789abcdef", 3, 0, 4096, 8192, 12, 1_000, -1, 1)
-
-
-def test_a_header_is_read_from_either_copy() -> None:
-    """A header with one damaged copy is read; with both damaged it is not."""
-    data = bytearray(HEADER_FORM.encode(HEADER))
-    assert DATA_START == len(data)
-
-    for at in (0, COPY_OFFSET):
-        damaged = bytearray(data)
-        damaged[at + 20] ^= 1
-        assert HEADER == decode_header(bytes(damaged))
-    data[20] ^= 1
-    data[COPY_OFFSET + 20] ^= 1
-    assert decode_header(bytes(data)) is None
-
-
-@pytest.mark.parametrize("at", [0, COPY_OFFSET])
-def test_the_header_that_matches_the_name_counts(at: int) -> None:
-    """If the two copies differ, the one that matches the file's name counts.
-
-    Without a name the first one counts.
-    """
-    other = HEADER._replace(first_index=9000, ceiling=9999)
-    data = bytearray(HEADER_FORM.encode(HEADER))
-    data[at : at + HEADER_FORM.size] = HEADER_FORM.encode(other)[: HEADER_FORM.size]
-
-    assert HEADER == decode_header(bytes(data), file_name(4096, 0))
-    assert other == decode_header(bytes(data), file_name(9000, 2))
-    assert (other if at == 0 else HEADER) == decode_header(bytes(data))
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,14 @@ def write_again(file: File, start: int) -> bool:
     """
     try:
         for at in range(start, file.size(), WRITE_AGAIN_BYTES):
-            for place, data in _readable(file, WRITE_AGAIN_BYTES, at):
-                file.overwrite(data, place)
+            try:
+                file.overwrite(file.pread(WRITE_AGAIN_BYTES, at), at)
+            except DiskError as error:
+                if error.number != errno.EIO or error.operation != "read":
+                    raise
+                for place, _, data in _pages(file, at, min(at + WRITE_AGAIN_BYTES, file.size())):
+                    if data:
+                        file.overwrite(data, place)
     except DiskError as error:
         if error.number == errno.EROFS:
             return False
@@ -52,38 +58,24 @@ def read_bytes(file: File, size: int, offset: int) -> bytes:
     except DiskError as error:
         if error.number != errno.EIO:
             raise
-    pages = [(_read_page(file, length, at), length) for at, length in _pages(offset, offset + size)]
-    return b"".join([bytes(length) if data is None else data for data, length in pages])
+    pages = _pages(file, offset, offset + size)
+    return b"".join([bytes(length) if data is None else data for _, length, data in pages])
 
 
-def _readable(file: File, size: int, offset: int) -> list[tuple[int, bytes]]:
-    """Read these bytes of the file without its unreadable pages, as (offset, bytes)."""
-    try:
-        return [(offset, file.pread(size, offset))]
-    except DiskError as error:
-        if error.number != errno.EIO:
-            raise
-    pages = _pages(offset, min(offset + size, file.size()))
-    return [(at, data) for at, length in pages if (data := _read_page(file, length, at))]
-
-
-def _pages(offset: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield (offset, size) of the part of each page between two offsets."""
+def _pages(file: File, offset: int, end: int) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield the part of each page between two offsets: offset, size, bytes; None: unreadable."""
     while offset < end:
-        after = min((offset // PAGE_BYTES + 1) * PAGE_BYTES, end)
-        yield offset, after - offset
-        offset = after
-
-
-def _read_page(file: File, size: int, offset: int) -> bytes | None:
-    """Read these bytes; None: they cannot be read."""
-    for _ in range(PAGE_TRIES):
-        try:
-            return file.pread(size, offset)
-        except DiskError as error:
-            if error.number != errno.EIO:
-                raise
-    return None
+        size = min((offset // PAGE_BYTES + 1) * PAGE_BYTES, end) - offset
+        data: bytes | None = None
+        for _ in range(PAGE_TRIES):
+            try:
+                data = file.pread(size, offset)
+                break
+            except DiskError as error:
+                if error.number != errno.EIO:
+                    raise
+        yield offset, size, data
+        offset += size
 
 
 def write_all_again(

@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,7 +17,6 @@ from sparq.log.disk import Disk, DiskError
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log, LogOptions
 from sparq.log.metadata import FACTS, MetadataError, decode
-from sparq.log.records import ChannelState, TopicState
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import topic_of_directory
 
@@ -71,12 +71,9 @@ class CheckReport:
 
     def all_notes(self) -> list[str]:
         """List all notes for the operator, of the data path and of each row."""
-        own = (f"{_name(row)}: {text}" for row in self.rows for text in row.notes)
+        names = [f"{row.topic}:{row.channel}".rstrip(":") for row in self.rows]
+        own = (f"{n}: {t}" for n, row in zip(names, self.rows, strict=True) for t in row.notes)
         return [*self.notes, *own]
-
-
-def _name(row: CheckRow) -> str:
-    return f"{row.topic}:{row.channel}" if row.channel else row.topic
 
 
 def check(disk: Disk, data_path: str, now: Instant, progress: Progress) -> CheckReport | None:
@@ -115,11 +112,8 @@ def size_of(disk: Disk, data_path: str) -> int:
 
 def file_size(disk: Disk, path: str) -> int:
     """Return a file's size in bytes. Raises DiskError."""
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         return file.size()
-    finally:
-        file.close()
 
 
 def _check_facts(disk: Disk, data_path: str, report: CheckReport) -> None:
@@ -127,14 +121,13 @@ def _check_facts(disk: Disk, data_path: str, report: CheckReport) -> None:
     if not disk.exists(path):
         report.damage.append(f"{path} is missing")
         return
-    file = disk.open(path)
+    with closing(disk.open(path)) as file:
+        text = file.pread(file.size(), 0)
     try:
-        facts = decode(file.pread(file.size(), 0))
+        facts = decode(text)
         report.notes.append(f"format {facts.format}, node id {facts.node_id}")
     except MetadataError as error:
         report.damage.append(f"{path} is damaged: {error}")
-    finally:
-        file.close()
 
 
 def check_topics(
@@ -178,18 +171,26 @@ def _sparq_rows(
     own.damage += map(str, log.damage)
     if log.torn_bytes:
         own.notes.append(f"{log.torn_bytes} bytes of an unfinished write at the end of its log")
-    mark = _mark(log, state)
+    # P: channels see only messages below it. The ledger has it only where it stopped: while
+    # messages flow, P follows the log.
+    mark = log.written_end
+    if state.paused or not state.channels:
+        mark = min(mark, log.first_index if state.mark is None else state.mark)
+    mark = max([mark, *(channel.cursor for channel in state.channels.values())])
     own.depth = log.messages_between(mark, log.written_end)
     log.close()
     yield own
     dues = {index for index, due_ns in log.due_entries if due_ns > now.wall_ns}
     for channel_name, channel in state.channels.items():
-        row = CheckRow(name, channel_name, channel.paused)
-        _count_channel(channel, log, mark, dues, row)
-        waiting = [due_ns > now.wall_ns for due_ns, _ in channel.requeued.values()]
-        row.deferred += sum(waiting)
-        row.depth -= row.deferred
-        yield row
+        done = [(first, min(end, mark)) for first, end in channel.finished if first < mark]
+        unfinished = log.messages_between(channel.start, mark)
+        unfinished -= sum(log.messages_between(first, end) for first, end in done)
+        held_back = [i for i in dues - channel.requeued.keys() if channel.start <= i < mark]
+        deferred = sum(not any(first <= i < end for first, end in done) for i in held_back)
+        deferred += sum(due_ns > now.wall_ns for due_ns, _ in channel.requeued.values())
+        attempted = sum(attempts > 0 for _, attempts in channel.requeued.values())
+        depth = unfinished - deferred
+        yield CheckRow(name, channel_name, channel.paused, depth, deferred, attempted)
 
 
 def _read_through(log: Log, progress: Progress) -> Iterator[str]:
@@ -204,24 +205,3 @@ def _read_through(log: Log, progress: Progress) -> Iterator[str]:
         log.store(read)
         progress(read.place.extent.size)
         index = log.next_stored(read.place.extent.end)
-
-
-def _mark(log: Log, state: TopicState) -> int:
-    """Return P: channels see only messages below this index."""
-    mark = log.written_end
-    # The ledger has P only where it stopped: while messages flow, P follows the log.
-    if state.paused or not state.channels:
-        mark = min(mark, log.first_index if state.mark is None else state.mark)
-    return max([mark, *(channel.cursor for channel in state.channels.values())])
-
-
-def _count_channel(
-    channel: ChannelState, log: Log, mark: int, dues: set[int], row: CheckRow
-) -> None:
-    """Count the channel's unfinished messages, and which of them were published as deferred."""
-    done = [(first, min(end, mark)) for first, end in channel.finished if first < mark]
-    row.depth = log.messages_between(channel.start, mark)
-    row.depth -= sum(log.messages_between(first, end) for first, end in done)
-    held_back = [i for i in dues - channel.requeued.keys() if channel.start <= i < mark]
-    row.deferred = sum(1 for i in held_back if not any(first <= i < end for first, end in done))
-    row.attempted = sum(1 for _, attempts in channel.requeued.values() if attempts)

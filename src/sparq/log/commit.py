@@ -25,7 +25,7 @@ from sparq.log import segment as segments
 from sparq.log.block import Block, Buffer
 from sparq.log.disk import PAGE_BYTES, DiskError
 from sparq.log.reserve import BLOCK_BYTES
-from sparq.log.segment import DATA_START, FILLING, ActiveSegment, LogDir, Segment
+from sparq.log.segment import DATA_START, FILLING, HEADER, ActiveSegment, LogDir, Segment
 from sparq.log.task import Task, TaskKind
 from sparq.protocol import batch
 from sparq.protocol.frames import patch_timestamps
@@ -41,13 +41,11 @@ class PendingBatch:
 
     Attributes:
         block: the messages, in the form in which channels get them once they are stored.
-        end_index: the index after the last message.
         dues: (position, due time in ns since 1970) of the deferred ones.
         size: bytes that the batch takes in a file.
     """
 
     block: Block
-    end_index: int
     publish_time_ns: int
     dues: list[tuple[int, int]] | None
     size: int
@@ -346,7 +344,9 @@ class Commit(Task):
                 self._append(fresh, unsynced, offset)
                 offset += unsynced.size
             fresh.file.sync()
-            segments.complete(fresh)
+            # Not `append`, which would truncate the file to nothing if it failed.
+            fresh.file.overwrite(HEADER.encode(fresh.segment.header), 0)
+            fresh.file.sync()
         except DiskError as error:
             error.restored = self._give_up(fresh)
             raise
@@ -411,6 +411,6 @@ class Unsynced:
         """Return the block that holds the index; None: none does."""
         # A plain search: it is needed only after a failed sync.
         for written in self.batches:
-            if written.block.first <= index < written.end_index:
+            if written.block.first <= index < written.block.end:
                 return written.block
         return None

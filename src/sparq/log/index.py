@@ -19,14 +19,14 @@ class Index:
     """The segments of a log.
 
     Attributes:
-        files: the segments.
+        files, firsts: the segments, and the first index of each.
         written_end: the index after the last readable message.
         end_ordinal: the number of messages in the log, including lost and deleted ones.
     """
 
     def __init__(self) -> None:
         self.files: list[Segment] = []
-        self._firsts: list[int] = []
+        self.firsts: list[int] = []
         self.written_end = 0
         self.end_ordinal = 0
 
@@ -38,12 +38,7 @@ class Index:
                 break
             earlier.extents.cut(segment.first_index)
         self.files.append(segment)
-        self._firsts.append(segment.first_index)
-
-    def remove_file(self, segment: Segment) -> None:
-        """Remove a segment."""
-        position = self.files.index(segment)
-        del self.files[position], self._firsts[position]
+        self.firsts.append(segment.first_index)
 
     def end_of(self, segment: Segment) -> int:
         """Return the index at which a segment ends, whatever its file holds."""
@@ -54,7 +49,7 @@ class Index:
 
     def locate(self, index: int) -> tuple[Segment, int] | None:
         """Find the segment with the index, and which of its extents; None: it is not stored."""
-        at = bisect_right(self._firsts, index) - 1
+        at = bisect_right(self.firsts, index) - 1
         if at < 0:
             return None
         segment = self.files[at]
@@ -65,7 +60,7 @@ class Index:
 
     def extents_from(self, index: int) -> Iterator[tuple[Segment, Extent]]:
         """Yield the extents that end after the index, in order."""
-        at = max(bisect_right(self._firsts, index) - 1, 0)
+        at = max(bisect_right(self.firsts, index) - 1, 0)
         for segment in self.files[at:]:
             position = segment.extents.position(index)
             while position < len(segment.extents):
@@ -100,7 +95,7 @@ class Index:
             The index after the last of them, at most `end`, and the bytes that they take.
         """
         reached, size = first, 0
-        at = max(bisect_right(self._firsts, first) - 1, 0)
+        at = max(bisect_right(self.firsts, first) - 1, 0)
         for segment in self.files[at:]:
             extents = segment.extents
             position = extents.position(first)
@@ -136,8 +131,11 @@ class Index:
         limit = self.end_ordinal if after is None else after[1].ordinal
         if after is not None and after[1].first <= index:
             return limit + index - after[1].first
-        before = self._before(index)
-        return limit if before is None else min(limit, before.end_ordinal + index - before.end)
+        for segment in reversed(self.files[: bisect_right(self.firsts, index)]):
+            if position := segment.extents.position(index):
+                before = segment.extents[position - 1]
+                return min(limit, before.end_ordinal + index - before.end)
+        return limit
 
     def ordinals_at(self, indexes: Indexes) -> Indexes:
         """`ordinal_at` for many indexes, in any order."""
@@ -168,17 +166,6 @@ class Index:
         rows = [segment.extents.rows(0, len(segment.extents)) for segment in self.files]
         firsts, ends, ordinals, *_ = np.concatenate(rows, axis=1) if rows else np.empty((3, 0), "q")
         return firsts, ends, ordinals
-
-    def _before(self, index: int) -> Extent | None:
-        """Return the last extent that ends at or before this index, which is in a gap."""
-        at = bisect_right(self._firsts, index) - 1
-        while at >= 0:
-            extents = self.files[at].extents
-            position = extents.position(index)
-            if position:
-                return extents[position - 1]
-            at -= 1
-        return None
 
     def index_at_ordinal(self, ordinal: int) -> int:
         """Find the first stored index whose ordinal is at least `ordinal`, or `written_end`."""

@@ -114,11 +114,7 @@ def read(disk: Disk, segment: Segment, size: int, limit: int) -> IndexContents |
         with closing(disk.open(path)) as file:
             data = file.pread(file.size(), 0)
         contents = _parse(data, segment.header)
-        is_usable = (
-            contents is not None
-            and _is_sound(contents, segment, size, limit)
-            and _last_is_there(disk, segment, contents)
-        )
+        is_usable = contents is not None and _is_sound(disk, contents, segment, size, limit)
         return contents if is_usable else None
     except DiskError:
         # The segment has the same information, but reading it takes longer.
@@ -170,21 +166,17 @@ def follows(rows: Rows, offset: int, ordinal: int, index: int) -> bool:
     )
 
 
-def _is_sound(contents: IndexContents, segment: Segment, size: int, limit: int) -> bool:
-    """Whether a segment of this size, with messages below `limit`, can have these contents."""
+def _is_sound(disk: Disk, contents: IndexContents, segment: Segment, size: int, limit: int) -> bool:
+    """Whether a segment of this size, with messages below `limit`, has these contents."""
     rows, header = contents.rows, segment.header
-    counted = int(rows[2, -1] + rows[1, -1] - rows[0, -1])
-    return (
+    first, end, ordinal, offset, _, _ = map(int, rows[:, -1])
+    if not (
         follows(rows, SEGMENT_DATA_START, header.base_ordinal, header.first_index)
-        and int(rows[1, -1]) <= min(limit, header.ceiling)
-        and counted <= segment.ordinal_limit
+        and end <= min(limit, header.ceiling)
+        and ordinal + end - first <= segment.ordinal_limit
         and contents.end_offset <= size
-    )
-
-
-def _last_is_there(disk: Disk, segment: Segment, contents: IndexContents) -> bool:
-    """Whether the segment has the batch that begins the last extent."""
-    first, _, ordinal, offset, _, _ = map(int, contents.rows[:, -1])
+    ):
+        return False
     with closing(disk.open(segment.path)) as file:
         data = read_bytes(file, BATCH_HEADER_BYTES, offset)
     found = read_header(data, 0, offset, segment.key)

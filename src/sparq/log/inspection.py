@@ -8,7 +8,7 @@ and data that cannot be verified is left for a channel's read to report.
 2. A part may be gone from the disk by the time it is read; `LogInspection.has` tells.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -183,32 +183,22 @@ class LogInspection:
     def curve(self) -> Curve:
         """Return what the index says about publish times."""
         segments = [segment for segment in self._index.files if len(segment.extents)]
-        whole = len(segments) > SEGMENTS_MAX
-        columns = [_whole(segment) if whole else _extents(segment) for segment in segments]
+        columns: list[Indexes] = []
+        for segment in segments:
+            firsts, ends, _, _, sizes, times = segment.extents.rows(0, len(segment.extents))
+            first_ns = segment.first_time_ns
+            if len(segments) > SEGMENTS_MAX:
+                last_ns, messages = segment.last_time_ns, segment.extents.messages
+                row = (firsts[0], messages, first_ns, last_ns, segment.size)
+                columns.append(np.array(row, np.int64).reshape(5, 1))
+                continue
+            latest = np.maximum.accumulate(times)
+            # The index has no earliest times: an extent begins at the latest time before it or, if
+            # the clock was set back since, at its own latest time.
+            begins = np.minimum(np.append(first_ns or times[0], latest[:-1]), times)
+            columns.append(np.array([firsts, ends - firsts, begins, times, sizes]))
         joined = np.concatenate(columns, axis=1) if columns else np.empty((5, 0), np.int64)
         return Curve(*joined)
-
-
-def _whole(segment: Segment) -> Indexes:
-    """Return a file as one stretch, as the columns of a `Curve`."""
-    row = (
-        segment.extents.firsts[0],
-        segment.extents.messages,
-        segment.first_time_ns,
-        segment.last_time_ns,
-        segment.size,
-    )
-    return np.array(row, np.int64).reshape(5, 1)
-
-
-def _extents(segment: Segment) -> Indexes:
-    """Return a file's extents as the columns of a `Curve`."""
-    firsts, ends, _, _, sizes, times = segment.extents.rows(0, len(segment.extents))
-    latest = np.maximum.accumulate(times)
-    # The index has no earliest times: an extent begins at the latest time before it or, if the
-    # clock was set back since, at its own latest time.
-    begins = np.append(segment.first_time_ns or times[0], latest[:-1])
-    return np.array([firsts, ends - firsts, np.minimum(begins, times), times, sizes])
 
 
 def blocks_of(disk: Disk, part: LogPart) -> list[Block]:
@@ -255,21 +245,17 @@ class SingleMessageRead(Task):
             except DiskError as error:
                 self.failed.append((part, error))
                 continue
-            for stored in _pick(blocks, indexes, self.body_bytes):
+            at = 0
+            for index in indexes:
+                while at < len(blocks) and blocks[at].end <= index:
+                    at += 1
+                if at == len(blocks) or index < blocks[at].first:
+                    continue
                 if room < 0:
-                    self.left.update(index for index in indexes if index >= stored.index)
+                    self.left.update(left for left in indexes if left >= index)
                     break
-                self.found[stored.index] = stored
+                self.found[index] = stored = stored_at(blocks[at], index, self.body_bytes)
                 room -= len(stored.body)
-
-
-def _pick(blocks: list[Block], indexes: list[int], body_bytes: int) -> Iterator[StoredMessage]:
-    at = 0
-    for index in indexes:
-        while at < len(blocks) and blocks[at].end <= index:
-            at += 1
-        if at < len(blocks) and blocks[at].first <= index:
-            yield stored_at(blocks[at], index, body_bytes)
 
 
 @dataclass(eq=False)

@@ -30,7 +30,7 @@ from sparq.log.commit import FAILED, ON_DISK, Commit, CommitState, PendingBatch,
 from sparq.log.disk import Disk, DiskError, FileSystem, ensure_directory
 from sparq.log.index import Index
 from sparq.log.inspection import LogInspection
-from sparq.log.reading import BlockRead, RangeRead, Rescan
+from sparq.log.reading import BlockRead, RangeRead
 from sparq.log.recovery import Recovered, recover, restore_names, scan_again, sync_found
 from sparq.log.reserve import Reserve
 from sparq.log.segment import (
@@ -234,16 +234,16 @@ class Log(Index):
             first = self.end_index
         data, ends = batch.encode_frames(pieces, first, self.place.node_id, now.wall_ns)
         size = batch.batch_size(count, len(data), batch.dues_size(len(dues)) if dues else 0)
-        end, wall_ns, unsynced, options = first + count, now.wall_ns, self.unsynced, self.options
+        wall_ns, unsynced, options = now.wall_ns, self.unsynced, self.options
         block = Block(first, count, ends, data, self.end_ordinal, now.wall_ns)
-        self.end_index, self._now_ns = end, wall_ns
+        self.end_index, self._now_ns = first + count, wall_ns
         # A refused batch's indexes are not used again: it may still be in the file.
         if not unsynced.count:
             unsynced.since_mono_ns = now.mono_ns
         if sync is None:
             is_due = unsynced.count + count >= options.sync_every
             sync = is_due or unsynced.size_bytes + size > options.unsynced_bytes_max
-        return self._start(PendingBatch(block, end, wall_ns, dues, size), sync)
+        return self._start(PendingBatch(block, wall_ns, dues, size), sync)
 
     def _index_error(self, count: int, now: Instant) -> DiskError | None:
         """Why no index can be assigned; None: the clock has been set right since the start."""
@@ -358,7 +358,8 @@ class Log(Index):
         segment, written, offset = stored
         block, tail = written.block, self._tail
         time_ns, size = written.publish_time_ns, written.size
-        extent = Extent(block.first, written.end_index, block.ordinal, offset, size, time_ns)
+        end = block.first + block.count
+        extent = Extent(block.first, end, block.ordinal, offset, size, time_ns)
         if segment.extents.append(extent, fresh=tail.entry.evicted):
             tail.begin(block)
         else:
@@ -417,7 +418,12 @@ class Log(Index):
             # It was dropped, has grown, or was stored by another read meanwhile.
             return
         if read.scanned is not None:
-            self._take_scan(segment, read.scanned)
+            # The segment's index file named messages that are not there.
+            self._cache.discard_all(self._owner, segment.extents.firsts)
+            segment.extents = read.scanned.extents
+            segment.indexed, segment.index_ends = False, True
+            self.damage.extend(read.scanned.damage)
+            self._recent = None
             return
         if read.damage:
             segment.index_ends = True  # an index file has no gaps
@@ -427,14 +433,6 @@ class Log(Index):
             self._recent = None
         for piece in read.pieces:
             self._cache.put((self._owner, piece.extent.first), [piece.block])
-
-    def _take_scan(self, segment: Segment, scanned: Rescan) -> None:
-        """Use a scan of the segment's headers: its index file named messages that are not there."""
-        self._cache.discard_all(self._owner, segment.extents.firsts)
-        segment.extents = scanned.extents
-        segment.indexed, segment.index_ends = False, True
-        self.damage.extend(scanned.damage)
-        self._recent = None
 
     def index_at_time(self, wall_ns: int) -> int | None:
         """Return the first index published at or after this time, `written_end` if there is none.
@@ -501,8 +499,9 @@ class Log(Index):
         segment = next(s for s in self.files if s.path == info.path)
         assert self.active is None or segment is not self.active.segment
         self._cache.discard_all(self._owner, segment.extents.firsts)
-        self.remove_file(segment)
-        self.upkeep.forget(segment)
+        position = self.files.index(segment)
+        del self.files[position], self.firsts[position]
+        segment.index_ends = True
         self._recent = None
         return Drop(self.place, segment.path, segment.size)
 

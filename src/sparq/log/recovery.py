@@ -35,7 +35,7 @@ from sparq.log.segment import (
     Segment,
     decode_header,
     first_index_of,
-    restore_name,
+    new_name,
 )
 from sparq.log.upkeep import GONE
 from sparq.protocol import batch
@@ -340,7 +340,9 @@ def restore_names(place: LogDir, segments: list[Segment]) -> None:
         if segment.path.endswith(NEXT):
             # The disk may be read-only, or fail: the old name does no harm.
             with suppress(DiskError):
-                restore_name(place, segment)
+                path, _ = new_name(place, segment.header)
+                place.disk.rename(segment.path, path)
+                segment.path = path
 
 
 def sync_found(

@@ -307,7 +307,12 @@ class Reserve:
         """
         free = self._disk.free_bytes(self._directory)
         self._count()
-        self._measure(free + self.held_bytes)
+        # Never lowered: on a full disk, a lower target would let logs take the space that
+        # checkpoints free, before the reserve is filled up again.
+        self._room_bytes = free + self.held_bytes
+        share_bytes = min(self._size_bytes, self._room_bytes // SHARE)
+        self._share_bytes = max(self._share_bytes, share_bytes)
+        self._retarget()
         missing = self.target_bytes - self.held_bytes
         if missing <= 0:
             return free
@@ -344,14 +349,6 @@ class Reserve:
             file.close()
             with suppress(DiskError):
                 self._disk.unlink(path)
-
-    def _measure(self, room_bytes: int) -> None:
-        """Adjust the target to the free space, including what the reserve has of it."""
-        # Never lowered: on a full disk, a lower target would let logs take the space that
-        # checkpoints free, before the reserve is filled up again.
-        self._share_bytes = max(self._share_bytes, min(self._size_bytes, room_bytes // SHARE))
-        self._room_bytes = room_bytes
-        self._retarget()
 
     def _retarget(self) -> None:
         wanted = self.floor_bytes + 2 * BLOCK_BYTES * len(self._accounts)

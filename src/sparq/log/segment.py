@@ -33,7 +33,7 @@ Header, little-endian, 128 bytes at offset 0 and once more at 4,096::
 
        prepared   a path (``Upkeep.spare``): an empty file whose name is no segment's
        bare       ActiveSegment without a header in its file: `create(bare=True)`
-       active     ActiveSegment: `create`, or `complete` of a bare one; `Log.active`
+       active     ActiveSegment: `create`, or a bare one that got its header; `Log.active`
        sealed     Segment: its file is closed, or it was found at recovery
        dropped    ``upkeep.Drop``: the log has forgotten it, its file is deleted
 """
@@ -394,7 +394,7 @@ def create(
         next_index: the index of the newest batch to be written to it, if that is known.
         spare: a durable empty file to be used for it. A crash may undo its renaming; the header is
             what counts.
-        bare: leave the header out: before `complete` it is none of the log's files.
+        bare: leave the header out: until it is written, the file is none of the log's.
 
     Raises:
         DiskError: if the error is `restored`, nothing is left behind.
@@ -415,26 +415,19 @@ def create(
         epoch=place.epoch,
     )
     is_clean = True
-    if spare is not None:
+    # If the spare cannot be used, a new file may still work.
+    for ready in (spare, None) if spare is not None else (None,):
         try:
-            return _begin(place.disk, *_new_name(place, header), spare, bare=bare)
+            return _begin(place, header, ready, bare=bare)
         except DiskError as error:
-            # It may still work with a new file.
+            error.restored &= is_clean
             is_clean = error.restored
-    try:
-        active = _begin(place.disk, *_new_name(place, header), None, bare=bare)
-        try:
-            place.disk.sync_directory(place.directory)
-        except DiskError as error:
-            error.restored = discard(place.disk, active.file)
-            raise
-    except DiskError as error:
-        error.restored &= is_clean
-        raise
-    return active
+            if ready is None:
+                raise
+    raise AssertionError
 
 
-def _new_name(place: LogDir, header: SegmentHeader) -> tuple[str, SegmentHeader]:
+def new_name(place: LogDir, header: SegmentHeader) -> tuple[str, SegmentHeader]:
     """Return an unused path, and the header with the path's generation."""
     # After a failure, the next file begins where the refused one did, which may still be there.
     while True:
@@ -445,46 +438,25 @@ def _new_name(place: LogDir, header: SegmentHeader) -> tuple[str, SegmentHeader]
         assert header.generation < GENERATION_LIMIT
 
 
-def _begin(
-    disk: Disk, path: str, header: SegmentHeader, spare: str | None, *, bare: bool
-) -> ActiveSegment:
-    """Create a file with this name and header, and sync it; a spare is renamed."""
+def _begin(place: LogDir, header: SegmentHeader, spare: str | None, *, bare: bool) -> ActiveSegment:
+    """Create a file with this header, durably; a spare is renamed instead."""
+    path, header = new_name(place, header)
     if spare is None:
-        file = disk.create(path)
+        file = place.disk.create(path)
     else:
         # Beginning a file took up to 46 ms; a renaming needs no sync of the folder.
-        disk.rename(spare, path)
-        file = disk.open(path)
+        place.disk.rename(spare, path)
+        file = place.disk.open(path)
     try:
         if not bare:
             file.append([HEADER.encode(header)], 0)
             file.sync()
+        if spare is None:
+            place.disk.sync_directory(place.directory)
     except DiskError as error:
-        error.restored = discard(disk, file)
+        error.restored = discard(place.disk, file)
         raise
     return ActiveSegment(Segment(path, header), file)
-
-
-def complete(bare: ActiveSegment) -> None:
-    """Write the header of a bare file, whose batches are synced.
-
-    Raises:
-        DiskError: the header may have been written or not.
-    """
-    # Not `append`, which would truncate the file to nothing if it failed.
-    bare.file.overwrite(HEADER.encode(bare.segment.header), 0)
-    bare.file.sync()
-
-
-def restore_name(place: LogDir, segment: Segment) -> None:
-    """Rename a file that a crash has left with the name under which it was made.
-
-    Raises:
-        DiskError: it keeps that name, which does no harm.
-    """
-    path, _ = _new_name(place, segment.header)
-    place.disk.rename(segment.path, path)
-    segment.path = path
 
 
 def discard(disk: Disk, file: File) -> bool:

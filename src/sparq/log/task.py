@@ -46,5 +46,4 @@ class Task:
             self.error = error
 
     def execute(self) -> None:
-        """Do the task's work, as each task defines it; raises DiskError."""
-        raise NotImplementedError
+        """Do the task's work; raises DiskError. A task whose `run` cannot fail has none."""

@@ -168,10 +168,6 @@ class Upkeep:
             if self.spare is None:
                 self.spare_due_size = self._prepare_at
 
-    def forget(self, segment: Segment) -> None:
-        """Stop indexing a segment that is dropped."""
-        segment.index_ends = True
-
     def prepare(self, active: ActiveSegment) -> Prepare:
         """Return a task that makes the next file; if it fails, the commit that needs it does."""
         self.spare_due_size = NEVER
@@ -201,7 +197,12 @@ class Upkeep:
         for segment in self._to_index:
             if segment.index_ends:
                 continue
-            count = _full_count(segment, growing, synced_end)
+            ends = segment.extents.ends
+            # The last extent of the growing file may still grow, but one in an index file must not
+            # change.
+            count = len(ends) - (segment is growing)
+            while count > 0 and ends[count - 1] > synced_end:
+                count -= 1
             if found is None and count > segment.index_count:
                 rows = segment.extents.rows(segment.index_count, count)
                 dues = [due for due in segment.dues if due[0] < int(rows[1, -1])]
@@ -218,8 +219,12 @@ class Upkeep:
             A message for the operator; empty: none.
         """
         if isinstance(task, IndexWrite):
-            self._indexing = None
-            self._take_index(task)
+            self._indexing, segment = None, task.segment
+            segment.index_ends |= task.broken
+            if not segment.index_ends and task.error is None:
+                segment.index_count, segment.index_bytes = task.count, task.size
+                written = set(task.dues)
+                segment.dues = [due for due in segment.dues if due not in written]
         elif isinstance(task, Prepare) and task.error is None:
             self.spare = task.path
             self.spare_due_size = NEVER
@@ -240,23 +245,3 @@ class Upkeep:
         if not isinstance(task, IndexWrite) or task.error is not None:
             return False
         return active is None or task.segment is not active.segment
-
-    def _take_index(self, task: IndexWrite) -> None:
-        segment = task.segment
-        if task.broken:
-            segment.index_ends = True
-        if segment.index_ends or task.error is not None:
-            return
-        segment.index_count, segment.index_bytes = task.count, task.size
-        written = set(task.dues)
-        segment.dues = [due for due in segment.dues if due not in written]
-
-
-def _full_count(segment: Segment, growing: Segment | None, synced_end: int) -> int:
-    """Count the extents of a segment that are synced and will not grow."""
-    ends = segment.extents.ends
-    # The last extent of the growing file may still grow, but one in an index file must not change.
-    count = len(ends) - 1 if segment is growing else len(ends)
-    while count > 0 and ends[count - 1] > synced_end:
-        count -= 1
-    return max(count, 0)
