@@ -30,6 +30,7 @@ from functools import lru_cache
 from typing import Any, Final, Self
 
 import aiohttp
+import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 from yarl import URL
@@ -316,15 +317,14 @@ def _url(address: str, path: str, query: dict[str, str]) -> URL:
 
 
 def _parsed(answer: bytes) -> Any:
-    """Parse a JSON answer; the wrapper used before NSQ 1.0 is removed."""
-    document = json.loads(answer, parse_constant=_no_number)
+    """Parse a JSON answer; the wrapper used before NSQ 1.0 is removed.
+
+    Half of a surrogate pair is refused: it could not be encoded again.
+    """
+    document = msgspec.json.decode(answer)
     if isinstance(document, dict) and "status_code" in document and "data" in document:
         return document["data"]
     return document
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _fields(answer: bytes) -> dict[str, Any]:

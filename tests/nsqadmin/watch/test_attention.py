@@ -188,8 +188,8 @@ def test_nsqlookupds_that_disagree_or_fail_are_reported() -> None:
     cluster = Cluster()
     cluster.answers("a:4151", stats())
     lookupds = [
-        Lookupd("l1:4161", "", frozenset({"a:4151", "b:4151"})),
-        Lookupd("l2:4161", "", frozenset({"a:4151"})),
+        Lookupd("l1:4161", "", ("a:4151", "b:4151")),
+        Lookupd("l2:4161", "", ("a:4151",)),
         Lookupd("l3:4161", "connection refused"),
     ]
 

@@ -8,9 +8,8 @@ bodies. Unknown values and infinite numbers are null.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, get_type_hints
 
 import msgspec
@@ -21,7 +20,6 @@ from sparq.cluster.fleet import Fleet
 from sparq.daemon.http import JSON, Call, HttpError, Route
 from sparq.nsqadmin.services import Services
 from sparq.program.stdout import sparq_version
-from sparq.protocol.go_json import to_bytes
 
 REQUEST_BYTES_MAX: Final = 256 << 10
 PREFIX: Final = "/api/v2"
@@ -94,6 +92,7 @@ class Parameter:
         return {"name": self.name, **of, "schema": found}
 
 
+@dataclass(frozen=True, slots=True)
 class ApiRequest:
     """A request to the API: its checked arguments, as items.
 
@@ -101,19 +100,14 @@ class ApiRequest:
         body: the JSON body, of its endpoint's type; None if that has none.
     """
 
-    def __init__(
-        self, services: Services, call: Call, arguments: Mapping[str, Any], body: Any
-    ) -> None:
-        self.services, self.call, self.body = services, call, body
-        self.arguments = arguments
+    services: Services
+    fleet: Fleet
+    call: Call
+    arguments: Mapping[str, Any]
+    body: Any
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]
-
-    @property
-    def fleet(self) -> Fleet:
-        """The cluster."""
-        return self.services.fleet
 
     def some(self, *names: str) -> dict[str, Any]:
         """Arguments by name."""
@@ -169,14 +163,15 @@ class ApiEndpoint:
             arguments = {each.name: each.read(query.get(each.name)) for each in self.parameters}
             if self.body is not None:
                 body = await json_body(call, self.body)
-            asked = ApiRequest(services, call, {**arguments, **call.parameters}, body)
+            arguments |= call.parameters
+            asked = ApiRequest(services, services.fleet, call, arguments, body)
             answer = await self.handler(asked)
             if not isinstance(answer, Struct | dict):
                 return answer
             # An action that failed everywhere.
             status = 502 if getattr(answer, "result", "") == "failed" else 200
             headers = {"Content-Type": JSON}
-            return web.Response(status=status, body=to_bytes(plain(answer)), headers=headers)
+            return web.Response(status=status, body=msgspec.json.encode(answer), headers=headers)
 
         return Route(self.method, PREFIX + self.path, handle)
 
@@ -212,25 +207,6 @@ async def json_body(call: Call, kind: type[T]) -> T:
         ) from None
     except (ValueError, RecursionError):
         raise HttpError(400, "INVALID_BODY: invalid JSON") from None
-
-
-def plain(value: Any) -> Any:
-    """Convert a value to JSON values: structs become objects, infinite numbers and nan None."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
-        return value
-    if isinstance(value, Struct):
-        info = type(value)
-        names = zip(info.__struct_encode_fields__, info.__struct_fields__, strict=True)
-        return {shown: plain(getattr(value, name)) for shown, name in names}
-    if is_dataclass(value):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: plain(each) for key, each in value.items()}
-    if isinstance(value, frozenset):
-        return sorted(plain(each) for each in value)
-    return [plain(each) for each in value]
 
 
 # The OpenAPI document

@@ -14,8 +14,12 @@ import asyncio
 import csv
 import io
 import json
+import math
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final
+
+import msgspec
+from msgspec import structs
 
 from sparq.cluster.messages import Message
 from sparq.cluster.rows import BY_NAME, ChannelRow, TopicRow, in_order
@@ -23,7 +27,7 @@ from sparq.daemon.access.rules import Role
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin import messages
 from sparq.nsqadmin.messages import DisplayLimits, MessagePage, SearchPage
-from sparq.nsqadmin.v2.endpoints import ApiRequest, Parameter, plain
+from sparq.nsqadmin.v2.endpoints import ApiRequest, Parameter
 from sparq.nsqadmin.v2.routes import (
     ANY_CHANNEL,
     ENDPOINTS,
@@ -115,7 +119,7 @@ async def _figures(ask: ApiRequest) -> AsyncIterator[Chunk]:
         raise HttpError(400, f"INVALID_ARGUMENT: {error}") from None
     # At least one page, even an empty one: `_export` needs it to write the heading.
     for at in range(0, max(1, len(found)), PAGE_ROWS):
-        yield [plain(row) for row in found[at : at + PAGE_ROWS]], {}
+        yield [structs.asdict(row) for row in found[at : at + PAGE_ROWS]], {}
         await asyncio.sleep(0)  # the event loop serves other requests in between
 
 
@@ -157,9 +161,8 @@ async def _page(ask: ApiRequest, after: str, show: DisplayLimits) -> MessagePage
 
 
 def _line(message: Message) -> Line:
-    client = message.get("client")
-    named = client.get("client_id", "") if isinstance(client, dict) else ""
-    return {**message, "client": named} if "client" in message else message
+    client = message.get("client") or {}
+    return {**message, "client": client.get("client_id", "")} if "client" in message else message
 
 
 def csv_lines(columns: Sequence[str], lines: Iterable[Line], head: bool = False) -> bytes:
@@ -175,17 +178,19 @@ def csv_lines(columns: Sequence[str], lines: Iterable[Line], head: bool = False)
 
 def harmless(value: Any) -> Any:
     """Convert a value to a cell that no spreadsheet evaluates (rule 2)."""
-    if isinstance(value, list | dict):
-        value = ", ".join(map(str, value)) if isinstance(value, list) else json.dumps(value)
-    if isinstance(value, str) and value.startswith(RISKY):
-        return f"'{value}"
-    return value
+    value = msgspec.to_builtins(value)
+    if isinstance(value, list | tuple):
+        value = ", ".join(map(str, value))
+    elif isinstance(value, dict):
+        value = json.dumps(value)
+    elif isinstance(value, float) and not math.isfinite(value):
+        value = None
+    return f"'{value}" if isinstance(value, str) and value.startswith(RISKY) else value
 
 
 def json_lines(_columns: Sequence[str], lines: Iterable[Line], head: bool = False) -> bytes:
     """Format lines as JSON lines, which have no header line."""
-    found = (json.dumps(line, separators=(",", ":"), ensure_ascii=False) for line in lines)
-    return "".join(f"{line}\n" for line in found).encode("utf-8", "replace")
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
 
 def incomplete(suffix: str, missing: dict[str, str]) -> bytes:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -62,7 +61,6 @@ from sparq.nsqadmin.v2.endpoints import (
     ApiStruct,
     Parameter,
     document,
-    plain,
 )
 from sparq.nsqadmin.watch.rows import ClientGroup, Lookupd, NodeRow, Notice, Totals
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
@@ -510,7 +508,7 @@ async def _search(ask: ApiRequest) -> SearchPage:
     response = await ask.call.stream("text/event-stream", {"Cache-Control": "no-store"})
     while True:
         found += len(page.messages)
-        await response.write(_event("step", plain(page)))
+        await response.write(_event("step", page))
         if page.next is None or found >= show.limit:
             break
         page = await messages.search(*search, after=page.next, show=show)
@@ -520,7 +518,7 @@ async def _search(ask: ApiRequest) -> SearchPage:
 
 def _event(name: str, data: Any) -> bytes:
     """Format a server-sent event; the JSON contains no line breaks."""
-    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(data))
 
 
 @ENDPOINTS.add(

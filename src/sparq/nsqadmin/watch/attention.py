@@ -358,8 +358,8 @@ def _lookupds(lookupds: Sequence[Lookupd]) -> Iterator[Notice]:
         sentence = f"nsqlookupd {each.address} {_of_error(each.error)}."
         yield Notice(f"lookupd:{each.address}", level, sentence, "/nodes")
     answered = [each for each in lookupds if not each.error]
-    known = frozenset[str]().union(*(each.nodes for each in answered))
-    partly = [(each, sorted(known - each.nodes)) for each in answered if known - each.nodes]
-    for each, missing in partly[:SHOWN_MAX]:
+    known = set[str]().union(*(each.nodes for each in answered))
+    missing_at = [(each, sorted(known.difference(each.nodes))) for each in answered]
+    for each, missing in [one for one in missing_at if one[1]][:SHOWN_MAX]:
         sentence = f"nsqlookupd {each.address} does not list {names(missing)}, but another does."
         yield Notice(f"disagree:{each.address}", "warn", sentence, "/nodes")

@@ -116,12 +116,12 @@ class Lookupd(Row):
     Attributes:
         address: as it was configured.
         error: why it does not answer; "" if it does.
-        nodes: addresses of the nsqds that it lists.
+        nodes: addresses of the nsqds that it lists, sorted.
     """
 
     address: str
     error: str
-    nodes: frozenset[str] = frozenset()
+    nodes: tuple[str, ...] = ()
 
 
 class Notice(Row):

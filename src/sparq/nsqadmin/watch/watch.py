@@ -385,7 +385,7 @@ class ClusterWatch:
         observed.sort(key=lambda seen: (seen.node.hostname, seen.node.address))
         errors, nodes = self._gathered.errors, self._gathered.value
         listed = tuple(
-            Lookupd(at, errors.get(at, ""), frozenset(n.address for n in nodes if n.is_on(at)))
+            Lookupd(at, errors.get(at, ""), tuple(sorted(n.address for n in nodes if n.is_on(at))))
             for at in lookupds
         )
         # A node registered at a forbidden address is reported under its own address.
