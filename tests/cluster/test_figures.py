@@ -10,10 +10,6 @@ import pytest
 
 from sparq.cluster import figures
 from sparq.cluster.figures import STATES, Client, NsqdFigures, channel_state, lag_of, read, state_of
-from sparq.cluster.fleet import Fleet
-from sparq.cluster.rows import NodeStats
-from sparq.cluster.upstream import Upstream
-from tests.cluster.peers import NSQD, answer, listed, peer
 
 HUGE = 10**400
 CLIENT = {"client_id": "a", "hostname": "h", "more": [1]}
@@ -67,25 +63,6 @@ def test_sparqs_nsqd_reports_no_age_if_no_message_waits() -> None:
     assert [0.0, 3.5, 0.0, None] == ages
 
 
-@pytest.mark.parametrize(
-    ("changes", "state", "was_drained"),
-    [
-        ({"topics": []}, "up", False),
-        ({"topics": [], "draining": True}, "draining", True),
-        ({"draining": True}, "draining", False),
-        ({"topics": [{"topic_name": "t", "depth": 1}], "draining": True}, "draining", False),
-        ({"health": "NOK - input/output error"}, "disk error", False),
-        ({"health": "NOK", "reserve": {"is_short": True}}, "disk full", False),
-    ],
-)
-def test_a_node_that_refuses_publishes_is_not_up(
-    changes: dict[str, Any], state: str, was_drained: bool
-) -> None:
-    """A node on a full disk is not up; one that drains with nothing left may go."""
-    stats = read(json.dumps({**document(), **changes}).encode())
-    assert (state, was_drained) == (stats.state, NodeStats(stats, 0.0).was_drained)
-
-
 HOSTILE: dict[str, Any] = {
     "no JSON": b"text",
     "NaN": b'{"version":"1","start_time":NaN}',
@@ -124,24 +101,6 @@ def test_an_answer_that_no_nsqd_sends_is_unreadable(kind: str) -> None:
 
     with pytest.raises(ValueError, match=r"^unreadable statistics: [ -~]+$"):
         read(body)
-
-
-@pytest.mark.parametrize("kind", HOSTILE)
-@pytest.mark.parametrize("is_listed", [False, True])
-async def test_a_faulty_node_is_named_and_the_others_are_shown(
-    upstream: Upstream, kind: str, is_listed: bool
-) -> None:
-    """The node's own address has the error, with nsqlookupd and without."""
-    good = {**NSQD, "/stats": answer(document())}
-    async with peer(good) as one, peer({**NSQD, "/stats": answer(HOSTILE[kind])}) as faulty:
-        nodes = answer(listed(("127.0.0.1", one.port), ("127.0.0.1", faulty.port)))
-        async with peer({"/nodes": nodes, "/topics": answer({"topics": []})}) as lookupd:
-            told = {"lookupds": [lookupd.address]} if is_listed else {}
-            nsqds = () if is_listed else (one.address, faulty.address)
-            stats = await Fleet(upstream, nsqds=nsqds, **told).stats()
-
-    assert ([one.address], [faulty.address]) == ([*stats.value], [*stats.errors])
-    assert stats.errors[faulty.address].startswith("unreadable statistics: ")
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
-
 import pytest
 
-from sparq.cluster.fleet import Fleet, Gathered, Node, UnknownNode
+from sparq.cluster.fleet import Fleet, Gathered, Node
 from sparq.cluster.upstream import Upstream
 from tests.cluster.peers import NSQD, answer, listed, peer
-from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd
+from tests.support.servers import NsqdServer, Server, free_port
 from tests.support.waiting import until
 
 Servers = tuple[Server, Server]
@@ -47,20 +44,6 @@ async def test_nodes_are_listed_once(upstream: Upstream, lookupds: Servers, nsqd
             node.version,
             node.out_of_date,
         )
-
-
-async def test_an_nsqlookupd_that_is_down_is_reported(
-    upstream: Upstream, lookupds: Servers, nsqds: Nsqds
-) -> None:
-    """If one nsqlookupd is down, the other's nodes are found and the error is reported."""
-    gone = f"127.0.0.1:{free_port()}"
-    fleet = Fleet(upstream, lookupds=[gone, lookupds[0].http])
-    found = await fleet.nodes()
-
-    assert sorted(nsqd.http for nsqd in nsqds) == addresses(found)
-    assert {gone: "connection refused"} == found.errors
-    assert f"connection refused ({gone})" == found.text
-    assert not found.failed
 
 
 async def test_while_no_nsqlookupd_answers_the_last_nodes_are_returned(
@@ -133,27 +116,6 @@ async def test_a_node_is_called_where_it_was_configured(upstream: Upstream) -> N
     assert (3, 3) == (one.connections, two.connections)
 
 
-async def test_stats_are_of_everything_or_one_topic_or_one_channel(
-    upstream: Upstream, lookupds: Servers, nsqds: Nsqds
-) -> None:
-    """``stats`` returns all topics of all nodes, or only the given topic and channel."""
-    for nsqd in nsqds:
-        nsqd.post("/topic/create?topic=figures")
-        for channel in ("one", "two"):
-            nsqd.post(f"/channel/create?topic=figures&channel={channel}")
-    fleet = Fleet(upstream, lookupds=[lookupd.http for lookupd in lookupds])
-    await wait_for_nodes(fleet, "figures", 2)
-    whole = await fleet.stats()
-    one = await fleet.stats("figures", "two")
-    nobody = await fleet.stats("figures", nodes=[])
-
-    assert {nsqd.http for nsqd in nsqds} == set(whole.value)
-    for each in one.value.values():
-        (topic,) = each.topics
-        assert ["two"] == [channel.channel_name for channel in topic.channels]
-    assert (True, "failed to query any nsqd: ") == (nobody.failed, nobody.failure)
-
-
 async def test_topics_without_producers_are_listed(
     upstream: Upstream, lookupds: Servers, nsqds: Nsqds
 ) -> None:
@@ -171,18 +133,6 @@ async def test_topics_without_producers_are_listed(
     for lookupd in lookupds:
         lookupd.post(f"/topic/tombstone?topic=busy&node={nsqds[0].http}")
     assert [] == (await fleet.without_producers()).value["busy"]
-
-
-async def test_only_a_known_node_is_found(
-    upstream: Upstream, lookupds: Servers, nsqds: Nsqds
-) -> None:
-    """``node`` finds a node of the cluster by its address; other texts raise UnknownNode."""
-    fleet = Fleet(upstream, lookupds=[lookupds[0].http])
-
-    assert nsqds[0].http == (await fleet.node(nsqds[0].http)).address
-    for text in ("127.0.0.1:22", "", nsqds[0].http + "/", f"x@{nsqds[0].http}"):
-        with pytest.raises(UnknownNode):
-            await fleet.node(text)
 
 
 async def test_look_at_replaces_the_nsqlookupds(
@@ -207,19 +157,6 @@ async def test_a_malformed_answer_of_an_nsqlookupd_is_an_error(
         found = await Fleet(upstream, lookupds=[lookupd.address]).nodes()
 
     assert {lookupd.address: "answer has no list of producers"} == found.errors
-
-
-async def test_figures_of_other_nodes_are_returned_when_one_is_killed(
-    upstream: Upstream, tmp_path: Path, nsqds: Nsqds
-) -> None:
-    """If a node is killed, its error and the other nodes' figures are returned."""
-    with await asyncio.to_thread(spawn_nsqd, tmp_path) as third:
-        fleet = Fleet(upstream, nsqds=[nsqds[0].http, third.http])
-        nodes = (await fleet.nodes()).value
-        third.kill9()
-        stats = await fleet.stats(nodes=nodes)
-
-    assert ([nsqds[0].http], {third.http: "connection refused"}) == ([*stats.value], stats.errors)
 
 
 ENTRY = {"broadcast_address": "127.0.0.1", "http_port": 4151, "tcp_port": 4150, "topics": ["t"]}

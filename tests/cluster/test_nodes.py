@@ -8,25 +8,6 @@ from sparq.cluster.fleet import given_node, merged, read_node, version_of
 from tests.cluster.peers import listed
 
 
-def test_invalid_entries_of_nodes_are_dropped() -> None:
-    """An entry without a valid address is no node; invalid topic names are dropped."""
-    good = {"broadcast_address": "h", "http_port": 4151}
-    for bad in (
-        {},
-        {"broadcast_address": 3},
-        {**good, "http_port": "4151"},
-        {**good, "http_port": 0},
-    ):
-        assert read_node(bad) is None
-    node = read_node({**good, "topics": ["b", "<script>", 3, "a"], "tombstones": [True]})
-    assert node is not None
-    assert (("a", False), ("b", True)) == node.topics
-    assert "h:4151" == node.address
-    v6 = read_node({**good, "broadcast_address": "::1"})
-    assert v6 is not None
-    assert "[::1]:4151" == v6.address
-
-
 @pytest.mark.parametrize(
     ("at", "address"),
     [

@@ -14,7 +14,7 @@ from sparq.cluster.upstream import Upstream, UpstreamError
 from sparq.protocol import lookup
 from tests.cluster.peers import answer, peer
 from tests.nsqd.daemon import start, stop
-from tests.support.servers import NsqdServer, free_port, spawn_nsqd
+from tests.support.servers import NsqdServer, spawn_nsqd
 
 
 async def refused(upstream: Upstream, address: str, path: str = "/x") -> UpstreamError:
@@ -35,15 +35,6 @@ async def test_get_read_and_post_return_the_answer(
     assert b"OK" == await upstream.read(nsqd, "/ping")
     assert await upstream.post(nsqd, "/topic/create", topic="upstream") is None
     assert (4, 0) == (upstream.calls, upstream.failures)
-
-
-async def test_parameters_are_escaped_and_empty_ones_omitted(upstream: Upstream) -> None:
-    """Parameters are escaped, and empty ones omitted."""
-    async with peer({"/x": answer({})}) as there:
-        upstream.own([there.address])
-        await upstream.get(there.address, "/x", topic="a&b=c#d/../e f+%", channel="")
-
-    assert ["GET /x?topic=a%26b%3Dc%23d/../e+f%2B%25"] == there.asked
 
 
 async def test_requests_have_nsqs_header_and_the_token() -> None:
@@ -130,17 +121,6 @@ async def test_bad_answers_are_errors(
     assert str(error).endswith(f"({there.address})")
 
 
-async def test_errors_have_the_text_of_nsqs_nsqadmin(upstream: Upstream) -> None:
-    """An error has the text of NSQ's nsqadmin, the status and the code."""
-    sent = answer(b'{"message":"TOPIC_NOT_FOUND"}', "404 Not Found")
-    async with peer({"/x": sent}) as there:
-        upstream.own([there.address])
-        error = await refused(upstream, there.address)
-
-    assert r'got response 404 Not Found "{\"message\":\"TOPIC_NOT_FOUND\"}"' == error.reason
-    assert (404, "TOPIC_NOT_FOUND") == (error.status, error.code)
-
-
 async def test_look_up_checks_and_bounds_the_answer(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,15 +180,6 @@ async def test_post_uses_a_new_connection_to_a_restarted_daemon(
         nsqd.restart()  # blocks the loop, which misses the end of the connection
         await upstream.post(nsqd.http, "/topic/create", topic="two")
         assert 2 == len(nsqd.get_json("/stats?format=json")["topics"])
-
-
-async def test_a_closed_port_is_reported_as_connection_refused(upstream: Upstream) -> None:
-    """A closed port is "connection refused", with the address."""
-    gone = f"127.0.0.1:{free_port()}"
-    upstream.own([gone])
-
-    assert f"connection refused ({gone})" == str(await refused(upstream, gone))
-    assert (1, 1) == (upstream.calls, upstream.failures)
 
 
 @pytest.mark.parametrize("is_known", [True, False])

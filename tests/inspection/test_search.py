@@ -14,7 +14,7 @@ from sparq.inspection import json_path
 from sparq.inspection import search as searching
 from sparq.inspection.search import STEP_BYTES, STEP_MESSAGES, Criteria, Search
 from sparq.log import reading
-from sparq.log.inspection import LogInspection, blocks_of
+from sparq.log.inspection import LogInspection
 from sparq.protocol.layout import FRAME_OVERHEAD
 from tests.broker.harness import BrokerHarness
 from tests.inspection.stored import inspection_of
@@ -106,24 +106,6 @@ def test_parsing_between_two_calls_of_going_is_bounded(size: int) -> None:
 
     assert 0 < in_bytes.most <= STEP_BYTES + size + FRAME_OVERHEAD
     assert 0 < in_number.most <= STEP_MESSAGES
-
-
-def test_a_block_is_split_into_chunks() -> None:
-    """A chunk has at most `WINDOW_BYTES`, unless it is a single larger message."""
-    inspection = inspection_of_batch([b"", *[b"x"] * 9999, b"y" * 300_000, *[b"z" * 999] * 200])
-    part = inspection.part(inspection.stored_from(0, EVERYTHING, 1)[0])
-    assert part is not None
-    blocks = blocks_of(inspection.disk, part)
-    chunks = list(searching.chunks(blocks, part.first + 1, part.end - 1))
-
-    assert [chunk.first for chunk in chunks[1:]] == [chunk.end for chunk in chunks[:-1]]
-    assert (chunks[0].first, chunks[-1].end) == (part.first + 1, part.end - 1)
-    large = [chunk for chunk in chunks if len(chunk.frames) > searching.WINDOW_BYTES]
-    assert [chunk.count for chunk in large] == [1]
-    joined = b"".join(bytes(chunk.frames) for chunk in chunks)
-    assert joined == b"".join(
-        bytes(b.slice(max(b.first, part.first + 1), min(b.end, part.end - 1))) for b in blocks
-    )
 
 
 def test_an_interrupted_step_continues_within_a_part(monkeypatch: pytest.MonkeyPatch) -> None:

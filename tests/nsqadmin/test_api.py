@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.peers import peer
-from tests.nsqadmin.cluster import Admin, Cluster, admin, consumer, free_address, topics_paused
+from tests.nsqadmin.cluster import Admin, Cluster, admin, consumer, free_address
 
 TOPIC, CHANNEL, NODE = "/api/topics/bad", "/api/topics/bad/c", "/api/nodes/x:1"
 
@@ -36,17 +35,6 @@ NODE_KEYS = {
     *("http_port", "version", "topics", "out_of_date"),
 }
 LATENCY_KEYS = {"count", "percentiles", "topic", "channel", "host"}
-
-
-async def test_topics_are_listed(either: Admin, cluster: Cluster) -> None:
-    """/api/topics has the sorted names of all topics."""
-    cluster.fill("list_b", messages=0)
-    cluster.fill("list_a", messages=0)
-    found = await either.done("GET", "/api/topics")
-
-    assert {"topics", "message"} == found.keys()
-    assert {"list_a", "list_b"} <= set(found["topics"])
-    assert sorted(found["topics"]) == found["topics"]
 
 
 async def test_inactive_topics_are_listed(
@@ -145,15 +133,6 @@ async def test_nodes_have_their_nsqlookupds(by_lookupd: Admin, cluster: Cluster)
         assert {"topic": "listed", "tombstoned": is_first} in node["topics"]
 
 
-async def test_given_nodes_keep_their_order(direct: Admin, cluster: Cluster) -> None:
-    """Given nodes keep their order and have no nsqlookupd addresses."""
-    nodes = (await direct.done("GET", "/api/nodes"))["nodes"]
-
-    assert [nsqd.http_port for nsqd in cluster.nsqds] == [node["http_port"] for node in nodes]
-    assert [None, None] == [node["remote_addresses"] for node in nodes]
-    assert [NODE_KEYS, NODE_KEYS] == [node.keys() for node in nodes]
-
-
 async def test_a_node_has_topics_clients_and_totals(either: Admin, cluster: Cluster) -> None:
     """A node has its topics, channels and clients, and the totals of messages and clients."""
     cluster.fill("at_node")
@@ -225,55 +204,6 @@ async def test_unknown_topics_get_502(by_lookupd: Admin, direct: Admin, cluster:
         assert (502, answer) == await found.ask("GET", path)
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("PUT", "/api/topics", 405),
-        ("POST", "/api/nodes", 405),
-        ("DELETE", "/config/log_level", 405),
-        ("GET", "/api/topics/", 301),
-        ("GET", "/API/Topics", 301),
-        ("POST", "/api/topics/", 307),
-        ("GET", "/ping", 200),
-    ],
-)
-async def test_routing_is_as_in_go(by_lookupd: Admin, method: str, path: str, status: int) -> None:
-    """Wrong methods, trailing slashes and upper case are handled as in Go's router."""
-    found, headers, body = await by_lookupd.raw(method, path)
-
-    assert status == found
-    if found == 405:
-        assert b'{"message":"METHOD_NOT_ALLOWED"}' == body
-        assert headers["Allow"]
-    elif found == 200:
-        assert b"OK" == body
-    else:
-        assert "/api/topics" == headers["Location"]
-
-
-async def test_answers_are_json_of_nsq(by_lookupd: Admin) -> None:
-    """Answers have NSQ's two headers, and gzip or deflate if the client accepts it."""
-    _, headers, _ = await by_lookupd.raw("GET", "/api/topics")
-    assert "application/json; charset=utf-8" == headers["Content-Type"]
-    assert "nsq; version=1.0" == headers["X-Nsq-Content-Type"]
-    for coding in ("gzip", "deflate"):
-        _, headers, _ = await by_lookupd.raw("GET", "/metrics", headers={"Accept-Encoding": coding})
-        assert coding == headers["Content-Encoding"]
-
-
-def without(document: Any, *nodes_with_topic: str) -> Any:
-    """Remove these keys anywhere in a document."""
-    if isinstance(document, dict):
-        return {
-            k: without(v, *nodes_with_topic)
-            for k, v in document.items()
-            if k not in nodes_with_topic
-        }
-    if isinstance(document, list):
-        return [without(one, *nodes_with_topic) for one in document]
-    return document
-
-
 @pytest.fixture(autouse=True)
 def _level() -> Iterator[None]:
     """Restore the log levels after the test."""
@@ -332,22 +262,6 @@ async def test_invalid_settings_fail(option: str, body: bytes, status: int, mess
         assert given == found.daemon.services.fleet.lookupds
 
 
-async def test_config_is_refused_outside_the_allowed_network() -> None:
-    """Clients outside --allow-config-from-cidr get 403, even for reading."""
-    async with admin(
-        lookupd_http_addresses=(free_address(),), allow_config_from_cidr="10.0.0.0/8"
-    ) as found:
-        answer = (403, {"message": "FORBIDDEN"})
-        assert answer == await found.ask("GET", "/config/log_level")
-        assert answer == await found.ask("PUT", "/config/log_level", b"debug")
-
-
-def nodes_with_topic(cluster: Cluster, topic: str) -> list[bool]:
-    """Whether each node has the topic."""
-    found = [nsqd.get_json(f"/stats?format=json&topic={topic}") for nsqd in cluster.nsqds]
-    return [bool(stats["topics"]) for stats in found]
-
-
 async def test_create_makes_topic_and_channel_known(by_lookupd: Admin, cluster: Cluster) -> None:
     """A new topic is known to both nsqlookupds; a new channel is also created at both nodes."""
     await by_lookupd.done("POST", "/api/topics", {"topic": "new"})
@@ -359,77 +273,6 @@ async def test_create_makes_topic_and_channel_known(by_lookupd: Admin, cluster: 
     assert all(nsqd.channel("new", "c") for nsqd in cluster.nsqds)
     for lookupd in cluster.lookupds:
         assert "c" in lookupd.get_json("/channels?topic=new")["channels"]
-
-
-async def test_create_works_with_given_nodes(direct: Admin, cluster: Cluster) -> None:
-    """Topic and channel are created at the nodes (NSQ does nothing, but reports success)."""
-    await direct.done("POST", "/api/topics", {"topic": "direct", "channel": "c"})
-
-    assert all(nsqd.channel("direct", "c") for nsqd in cluster.nsqds)
-
-
-@pytest.mark.parametrize("path", ["/api/topics/acts", "/api/topics/acts/c"])
-async def test_pause_unpause_and_empty(either: Admin, cluster: Cluster, path: str) -> None:
-    """Pause, unpause and empty work on topics and channels, at both nodes."""
-    cluster.fill("acts")
-    is_channel = path.endswith("/c")
-
-    def paused() -> list[bool]:
-        if is_channel:
-            return [nsqd.channel("acts", "c")["paused"] for nsqd in cluster.nsqds]
-        return topics_paused(cluster, "acts")
-
-    await either.done("POST", path, {"action": "pause"})
-    assert [True, True] == paused()
-    assert (await either.done("GET", path))["paused"] is True
-    await either.done("POST", path, {"action": "unpause"})
-    assert [False, False] == paused()
-    await either.done("POST", path, {"action": "empty"})
-    depths = [nsqd.channel("acts", "c")["depth"] for nsqd in cluster.nsqds]
-    assert ([0, 0] if is_channel else [2, 2]) == depths
-
-
-async def test_delete_works_at_nodes_and_nsqlookupds(either: Admin, cluster: Cluster) -> None:
-    """A channel, then its topic, are deleted at both nodes and at the configured nsqlookupds.
-
-    nsqd's own UNREGISTER would leave the names in an nsqlookupd.
-    """
-    cluster.fill("gone")
-    lookupds = cluster.lookupds if either.daemon.services.fleet.lookupds else ()
-    await either.done("DELETE", "/api/topics/gone/c")
-    assert [{}, {}] == [nsqd.channel("gone", "c") for nsqd in cluster.nsqds]
-    assert [True, True] == nodes_with_topic(cluster, "gone")
-    for lookupd in lookupds:
-        assert [] == lookupd.get_json("/channels?topic=gone")["channels"]
-        assert "gone" in lookupd.get_json("/topics")["topics"]
-    await either.done("DELETE", "/api/topics/gone")
-    assert [False, False] == nodes_with_topic(cluster, "gone")
-    for lookupd in lookupds:
-        assert "gone" not in lookupd.get_json("/topics")["topics"]
-
-
-async def test_a_tombstone_affects_only_its_node(by_lookupd: Admin, cluster: Cluster) -> None:
-    """One node loses the topic and is not listed for it any more; the other one keeps it."""
-    cluster.fill("stone")
-    first, second = cluster.nsqds
-    await by_lookupd.done("DELETE", f"/api/nodes/{first.http}", {"topic": "stone"})
-
-    assert [False, True] == nodes_with_topic(cluster, "stone")
-    for lookupd in cluster.lookupds:
-        listed = lookupd.get_json("/lookup?topic=stone")["producers"]
-        assert [second.http_port] == [producer["http_port"] for producer in listed]
-
-
-async def test_a_tombstone_for_an_unknown_node_is_refused(either: Admin, cluster: Cluster) -> None:
-    """An address that is no node gets 404; it is not contacted and nothing changes (S-2)."""
-    cluster.fill("stranger")
-    async with peer({}) as stranger:
-        for node in (stranger.address, "169.254.169.254:80", "localhost:22"):
-            status, answer = await either.ask("DELETE", f"/api/nodes/{node}", {"topic": "stranger"})
-            assert (404, {"message": "NODE_NOT_FOUND"}) == (status, answer)
-        assert 0 == stranger.connections
-    assert [True, True] == nodes_with_topic(cluster, "stranger")
-    assert 2 == len(cluster.lookupds[0].get_json("/lookup?topic=stranger")["producers"])
 
 
 @pytest.mark.parametrize(
@@ -480,31 +323,3 @@ async def test_a_json_body_needs_no_content_type(by_lookupd: Admin, cluster: Clu
 
     assert (200, {"message": ""}) == (status, answer)
     assert "curl" in cluster.lookupds[0].get_json("/topics")["topics"]
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body"),
-    [
-        ("DELETE", "/api/topics/nobody", None),
-        ("DELETE", "/api/topics/nobody/c", None),
-        ("POST", "/api/topics/nobody", {"action": "pause"}),
-        ("POST", "/api/topics/nobody/c", {"action": "empty"}),
-    ],
-)
-async def test_change_of_an_unknown_topic(either: Admin, method: str, path: str, body: Any) -> None:
-    """With nsqlookupds an unknown topic gets 502, with a list of nsqds 200."""
-    status, answer = await either.ask(method, path, body)
-    if either.daemon.services.fleet.lookupds:
-        assert 502 == status
-        assert answer["message"].startswith("UPSTREAM_ERROR: failed to query any nsqlookupd: ")
-        assert "failed" == either.audited()[-1]["outcome"]
-    else:
-        assert (200, {"message": ""}) == (status, answer)
-
-
-async def test_a_topic_without_a_node_is_on_the_page_of_topics(by_lookupd: Admin) -> None:
-    """A topic that was created at nsqlookupd alone is listed on the page of topics."""
-    await by_lookupd.done("POST", "/api/topics", {"topic": "no.node.yet"})
-    _, _, page = await by_lookupd.raw("GET", "/topics", headers={"Accept": "text/html"})
-    assert b"On no nsqd" in page
-    assert b"no.<wbr>node.<wbr>yet" in page

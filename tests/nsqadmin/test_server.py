@@ -41,32 +41,6 @@ def value(families: list[Metric], name: str) -> float:
     return float(found)
 
 
-async def test_the_metrics_text_is_valid(tmp_path: Path) -> None:
-    """Valid names, help and types; no family twice, no set of labels twice."""
-    async with cluster(tmp_path) as running:
-        content_type, text = await to_thread(fetch, running)
-    families = list(text_string_to_metric_families(text))
-
-    assert "text/plain; version=0.0.4; charset=utf-8" == content_type
-    assert NSQADMIN_METRICS == {
-        found.name: found.type for found in families if "nsqadmin" in found.name
-    }
-    assert {"process_cpu_seconds", "python_info"} <= {found.name for found in families}
-    names = [found.name for found in families]
-    assert sorted(set(names)) == sorted(names)
-    for family in families:
-        assert family.samples, family.name
-        assert NAME.fullmatch(family.name)
-        assert family.type != "unknown"
-        assert family.documentation.strip()
-        series = [(s.name, *sorted(s.labels.items())) for s in family.samples]
-        assert len(set(series)) == len(series), family.name
-        assert f"# HELP {family.samples[0].name} " in text
-    build = next(found for found in families if found.name == "nsqadmin_build_info").samples[0]
-    assert (1.0, {"version", "sparq_version"}) == (build.value, {*build.labels})
-    assert all(build.labels.values())
-
-
 async def test_metrics_count_requests_failures_and_rounds(tmp_path: Path) -> None:
     """The metrics count requests to daemons, failed ones, and watch rounds."""
     async with cluster(tmp_path) as running:

@@ -16,7 +16,6 @@ from sparq.daemon.access import tokens
 from sparq.daemon.access.audit import AuditLog
 from sparq.daemon.http import HttpError, refusal
 from sparq.nsqadmin.access import AdminAccess, Role
-from sparq.program.lifecycle import StartError
 from tests.nsqadmin.access.options import AccessOptions
 
 WRITING = Role.OPERATE
@@ -117,46 +116,14 @@ async def test_a_token_gives_its_roles_rights(site: Site) -> None:
 
 async def test_foreign_hosts_and_origins_are_refused(site: Site) -> None:
     """A foreign Host or Origin gets 403 even with a valid token; only GET /ping is open."""
-    right = bearer(site.token)
-    for headers in (
-        {"Host": "evil.example"},
-        {"Origin": "http://evil.example"},
-        {"Sec-Fetch-Site": "cross-site"},
-        {"Cookie": "a=b", "Content-Type": "text/plain"},
-        {"User-Agent": "Mozilla/5.0", "Content-Type": "text/plain"},
-        {"Referer": "http://x/", "Content-Type": "text/plain"},
-    ):
-        status, answer = await site.ask("POST", "/write", headers={**right, **headers})
-        assert 403 == status, headers
-        assert "message" in answer
-
-    evil = {"Host": "evil.example"}
+    right, evil = bearer(site.token), {"Host": "evil.example"}
+    for headers in (evil, {"Origin": "http://evil.example"}, {"Cookie": "a=b"}):
+        assert 403 == (await site.ask("POST", "/write", headers={**right, **headers}))[0], headers
     assert 403 == (await site.ask("GET", "/read", headers=evil))[0]
     assert (200, "OK") == await site.ask("GET", "/ping", headers=evil)
     assert 403 == (await site.ask("POST", "/ping", headers=evil))[0]
     assert 403 == (await site.ask("GET", "/topics/ping", headers=evil))[0]
     assert [] == site.done
-
-
-async def test_the_client_is_the_last_one_in_x_forwarded_for(site: Site) -> None:
-    """The client is the last one in X-Forwarded-For, or without it the peer with its port."""
-    ends = [
-        await site.ask("GET", "/read"),
-        await site.ask("GET", "/read", headers={"X-Forwarded-For": "10.9.9.9, 192.0.2.7"}),
-    ]
-
-    assert ends[0][1]["remote"].startswith("127.0.0.1:")
-    assert "192.0.2.7" == ends[1][1]["remote"]
-
-
-async def test_a_request_with_a_users_header_is_not_local(site: Site) -> None:
-    """A request with the header is not local: PUT /config then requires the user's role."""
-    site.access.reload(replace(site.options, token_file="", admin_users=("alice",)))
-
-    assert 200 == (await site.ask("PUT", "/config"))[0]
-    for user, status in (("bob", 403), ("", 403), ("alice", 200)):
-        headers = {"X-Forwarded-User": user}
-        assert status == (await site.ask("PUT", "/config", headers=headers))[0], user
 
 
 async def test_sighup_reads_the_token_file_again(
@@ -238,40 +205,23 @@ async def test_invalid_tokens_do_not_sign_in(site: Site, given: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    ("to", "found"),
+    ("site", "to", "found"),
     [
-        ("/admin/topics/t", "/admin/topics/t"),
-        ("/admin/topics?sort=-depth", "/admin/topics?sort=-depth"),
-        ("http://evil.example/", "/admin/"),
-        ("//evil.example/admin/", "/admin/"),
-        ("/\\evil.example", "/admin/"),
-        ("/admin/\\evil.example", "/admin/"),
-        ("/elsewhere", "/admin/"),
-        ("javascript:alert(1)", "/admin/"),
-        ("/admin/\r\nX: y", "/admin/"),
+        ("/admin", "/admin/topics?sort=-depth", "/admin/topics?sort=-depth"),
+        ("/admin", "http://evil.example/", "/admin/"),
+        ("/admin", "//evil.example/admin/", "/admin/"),
+        ("/admin", "/\\evil.example", "/admin/"),
+        ("/admin", "/admin/\\evil.example", "/admin/"),
+        ("/admin", "/elsewhere", "/admin/"),
+        ("/admin", "/admin/\r\nX: y", "/admin/"),
+        ("/", "/topics/a?b=c", "/topics/a?b=c"),
+        ("/", "//evil.example", "/"),
+        ("/", "/\\evil.example", "/"),
     ],
+    indirect=["site"],
 )
 async def test_signing_in_redirects_only_to_own_pages(site: Site, to: str, found: str) -> None:
     """A link to the form must not redirect a signed-in user to another site."""
-    given = {"headers": HTMX, "data": {"token": site.token}, "params": {"to": to}}
-    async with site.client.post(site.url + "/signin", **given) as answer:
-        assert found == answer.headers["HX-Redirect"]
-
-
-@pytest.mark.parametrize("site", ["/"], indirect=True)
-@pytest.mark.parametrize(
-    ("to", "found"),
-    [
-        ("/topics/a?b=c", "/topics/a?b=c"),
-        ("//evil.example", "/"),
-        ("/\\evil.example", "/"),
-        ("https://evil.example", "/"),
-    ],
-)
-async def test_redirects_stay_on_the_host_with_base_path_slash(
-    site: Site, to: str, found: str
-) -> None:
-    """With the base path `/`, `//host` and `/\\host` still do not redirect to another host."""
     given = {"headers": HTMX, "data": {"token": site.token}, "params": {"to": to}}
     async with site.client.post(site.url + "/signin", **given) as answer:
         assert found == answer.headers["HX-Redirect"]
@@ -297,9 +247,3 @@ async def test_an_ignored_users_header_is_logged_once(
         await site.ask("GET", "/read", headers={"X-Forwarded-User": "alice"})
 
     assert 1 == len([line for line in caplog.messages if "--trusted-proxy" in line])
-
-
-def test_invalid_rights_prevent_the_start() -> None:
-    """nsqadmin does not start; the error names the flag."""
-    with pytest.raises(StartError, match="--role"):
-        AdminAccess(AccessOptions(roles=("x",)), AuditLog())

@@ -62,13 +62,6 @@ def test_a_grant_without_user_or_role_is_refused(text: str) -> None:
         roles.parse_grants([text])
 
 
-def test_no_route_has_two_rows() -> None:
-    """With two rows for a route, it would be unclear which one applies."""
-    routes = [(right.method, right.path.replace(":", "")) for right in RIGHTS]
-
-    assert len(routes) == len(set(routes))
-
-
 def test_writing_routes_need_more_than_read() -> None:
     """Writing routes need operate, except /signin, /signout, /config (own rule) and publishing.
 

@@ -42,12 +42,6 @@ def test_by_default_other_machines_may_read(peer: str) -> None:
     assert ["403"] == roles_or_status(AccessOptions(default_role="none"), AccessRequest(peer=peer))
 
 
-def test_forwarded_requests_are_not_local() -> None:
-    """Forwarded requests over loopback are not local: a proxy sends those of any client."""
-    assert ["read"] == roles_or_status(AccessOptions(), AccessRequest(is_forwarded=True))
-    assert ["read"] == roles_or_status(AccessOptions(), request_of_user("alice"))
-
-
 @pytest.mark.parametrize("configured", CONFIGURED)
 def test_with_configured_roles_local_requests_only_read(configured: dict[str, Any]) -> None:
     """With --admin-user or --role, local requests have --local-role, or just read."""

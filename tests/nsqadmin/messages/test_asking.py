@@ -15,19 +15,6 @@ from tests.nsqadmin.fake import FakeNode
 from tests.nsqadmin.messages.conftest import Cluster, fill
 
 
-@pytest.mark.parametrize(
-    ("topic", "channel", "code", "status"),
-    [("none", "c", "TOPIC_NOT_FOUND", 404), ("t", "none", "CHANNEL_NOT_FOUND", 404)],
-)
-async def test_unknown_topics_and_channels_are_refused(
-    cluster: Cluster, topic: str, channel: str, code: str, status: int
-) -> None:
-    """Unknown topics and channels are refused with NSQ's codes and status 404."""
-    with pytest.raises(Refused, match=code) as caught:
-        await peek(cluster.fleet, topic, channel)
-    assert status == caught.value.status
-
-
 async def test_go_nodes_are_listed_as_unable(cluster: Cluster) -> None:
     """Go's nsqds are listed in `unable`; if all nodes are Go's, the query is refused with 501."""
     await fill(cluster, 4)

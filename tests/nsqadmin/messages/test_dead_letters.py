@@ -10,23 +10,7 @@ import pytest
 from sparq.cluster.fleet import Fleet
 from sparq.daemon.access.audit import AuditEntry, AuditLog
 from sparq.nsqadmin import dead_letters
-from sparq.nsqadmin.dead_letters import DeadLetterList, origin, sent_in
-
-
-@pytest.mark.parametrize(
-    ("topic", "expected"),
-    [
-        ("orders.dead", "orders"),
-        ("orders-dlq", "orders"),
-        ("a_b_dead_letters", "a_b"),
-        ("Orders.FAILED#ephemeral", "Orders"),
-        ("orders", ""),
-        (".dead", ""),
-    ],
-)
-def test_the_original_topic_follows_from_the_name(topic: str, expected: str) -> None:
-    """The original topic is the name without a suffix such as .dead or -dlq, else ""."""
-    assert expected == origin(topic)
+from sparq.nsqadmin.dead_letters import DeadLetterList, sent_in
 
 
 def test_only_completed_copies_and_redrives_count() -> None:

@@ -10,7 +10,6 @@ import pytest
 from sparq.nsqadmin.messages import (
     DisplayLimits,
     MessagePage,
-    Refused,
     SearchCriteria,
     by_node,
     find,
@@ -165,21 +164,3 @@ def test_malformed_message_names_are_refused(named: str) -> None:
     """A message must be named by node and id, otherwise ValueError is raised."""
     with pytest.raises(ValueError, match=r"hexadecimal|node"):
         by_node([named])
-
-
-async def test_invalid_parameters_are_refused(cluster: Cluster) -> None:
-    """Invalid parameters and unknown messages or nodes raise Refused."""
-    await fill(cluster, 1)
-    for ask in (
-        lambda: peek(cluster.fleet, "t", "c", state="gone"),
-        lambda: peek(cluster.fleet, "t", "c", after="nonsense"),
-        lambda: log_page(cluster.fleet, "t", place="yesterday"),
-        lambda: search(cluster.fleet, "t", SearchCriteria(json="a b c")),
-        lambda: peek(cluster.fleet, "t", "c", show=DisplayLimits(nodes=("a:1",))),
-        lambda: find(cluster.fleet, "t", "xyz"),
-        lambda: find(cluster.fleet, "t", "0" * 16),
-        lambda: whole_body(cluster.fleet, "t", "0" * 16, "a:1"),
-        lambda: whole_body(cluster.fleet, "t", "0" * 16, cluster.addresses[0]),
-    ):
-        with pytest.raises(Refused, match=r"INVALID|NOT_FOUND"):
-            await ask()

@@ -2,45 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from sparq.cluster.messages import ns_of
-from sparq.nsqadmin.messages import Refused, seek_preview, spread, text_of, times
-from sparq.protocol.commands import sub
-from tests.nsqadmin.messages.conftest import Cluster, fill
-from tests.nsqd.daemon import Consumer
-
-
-async def test_a_seek_preview_moves_no_channel(cluster: Cluster) -> None:
-    """A preview has the number of messages delivered again, by node, and moves no channel."""
-    await fill(cluster, 10)
-    consumer = await Consumer.identified(cluster.one, sub("t", "c"))
-    await consumer.messages(5)
-    await consumer.close()
-
-    preview = await seek_preview(cluster.fleet, "t", "c", "earliest")
-
-    assert (5, 10, False) == (preview.again, preview.waiting, preview.older_are_gone)
-    again = {each["node"]: each["again"] for each in preview.nodes}
-    assert dict(zip(cluster.addresses, (5, 0), strict=True)) == again
-    assert 0 == (await cluster.one.channel("t", "c"))["depth"]
-    with pytest.raises(Refused, match="choose a node"):
-        await seek_preview(cluster.fleet, "t", "c", "12345")
-    with pytest.raises(Refused, match="INVALID_ARG_TO"):
-        await seek_preview(cluster.fleet, "t", "c", "yesterday")
-
-
-async def test_times_count_messages_of_all_nodes(cluster: Cluster) -> None:
-    """The counts of the buckets add up to all messages of both nodes."""
-    await fill(cluster, 30)
-
-    found = await times(cluster.fleet, "t", "c", buckets=10)
-
-    assert (30, 10) == (sum(one.count for one in found.buckets), len(found.buckets))
-    assert set(cluster.addresses) == set(found.cursors)
-    assert (found.begin or "") < (found.to or "")
-    none = await times(cluster.fleet, "t", buckets=10, nodes=())
-    assert {} == none.cursors
+from sparq.nsqadmin.messages import spread, text_of
 
 
 def test_times_are_written_with_nanoseconds() -> None:

@@ -42,13 +42,6 @@ async def test_the_counter_counts_what_was_published(site: Site) -> None:
     assert 400 == status
 
 
-async def test_the_form_to_create_a_topic_is_for_operators(site: Site) -> None:
-    """The form to create a topic is shown to operators, but not to readers."""
-    assert "None is configured" in words(await site.get("/lookup"))
-    assert "Create a topic" in words(await site.get("/lookup", token="op"))
-    assert "Create a topic" not in words(await site.get("/lookup", token="eve"))
-
-
 async def test_the_audit_log_is_for_administrators(site: Site) -> None:
     """The audit page lists actions and can be filtered by topic; operators get 403."""
     await site.ask("POST", "/topics/t/c", {"action": "pause_channel"}, "op")

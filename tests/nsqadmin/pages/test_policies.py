@@ -56,15 +56,6 @@ async def test_nsqds_that_differ_are_marked(site: Site) -> None:
     )
 
 
-async def test_an_nsqd_that_does_not_answer_is_marked(site: Site) -> None:
-    """The page has the address of the nsqd and the reason."""
-    site.fake.missing.clear()
-    site.fake.broken = {"/policies"}
-
-    page_text = words(await site.get("/policies"))
-    assert f"{site.fake.http} did not answer: got response 500" in page_text
-
-
 async def test_an_nsqd_that_is_no_longer_listed_is_reported(tmp_path: Path) -> None:
     """The page reports it as not queried, a change as not changed: it may have policies."""
     async with cluster(tmp_path) as site, aiohttp.ClientSession() as session:
@@ -114,39 +105,6 @@ async def test_changes_are_shown_before_they_are_made(site: Site) -> None:
     assert expected.items() <= entry.items()
     assert {"policies": 2, "changes": 2} == entry["arguments"]
     assert site.fake.http in entry["detail"]
-
-
-async def test_a_refused_document_has_the_reason(site: Site) -> None:
-    """The page has nsqd's error; nothing is set. Documents above 262,144 bytes are refused."""
-    for fields in ({"action": "try"}, {"action": "set_policies", "typed": "policies"}):
-        status, text = await site.post(document=TOML, **fields)
-        page_text = words(text)
-        assert 400 == status
-        assert "Nothing was done. The document is invalid:" in page_text
-        assert "policy 2: invalid topic: use at most" in page_text
-        assert "<b>" not in text
-    assert [[], []] == await site.run_time_topics()
-    assert ["failed"] == [entry["outcome"] for entry in await site.audited()]
-    large = "# " + "x" * (260 << 10)
-    status, text = await site.post(action="try", document=large)
-    assert (400, True) == (status, "the maximum is 262,144" in text)
-
-
-async def test_dropping_needs_the_typed_word(site: Site) -> None:
-    """Without the typed word nothing is dropped; with it, only run-time policies are."""
-    for nsqd in site.nsqds:
-        assert 200 == (await nsqd.ask("PUT", "/policies", json.dumps(SAME).encode()))[0]
-    for typed in ("", "t", "Policies"):
-        status, text = await site.post(action="drop_policies", typed=typed)
-        assert (400, True) == (status, "typed name differs" in text)
-    assert [["t"], ["t"]] == await site.run_time_topics()
-
-    status, text = await site.post(action="drop_policies", typed="policies")
-    assert 200 == status
-    assert "Dropped: all run-time policies; 2 settings" in words(text)
-    assert [[], []] == await site.run_time_topics()
-    assert "in the file 1 t*" in words(await site.get("/policies"))
-    assert {"policies": 0, "changes": 2} == (await site.audited())[0]["arguments"]
 
 
 async def test_a_page_shows_which_policies_apply(site: Site) -> None:

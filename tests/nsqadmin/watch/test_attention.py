@@ -257,12 +257,3 @@ def test_a_drained_node_that_has_left_is_no_alarm() -> None:
     lost = "c:4151 has been gone for 60 s; 2 messages wait there."
     assert {("note", left), ("bad", lost)} <= set(levels_and_texts(found.notices))
     assert 1 == sum(notice.level == "bad" for notice in found.notices)
-
-
-def test_a_node_with_a_full_disk_is_not_up() -> None:
-    """A node that refuses publishes does not count as up, though it answers."""
-    cluster = Cluster()
-    cluster.answers("a:4151", stats())
-    cluster.answers("b:4151", stats(reserve={"is_short": True}))
-    cluster.answers("c:4151", stats(health="NOK - no"))
-    assert (3, 1) == ((totals := cluster.snapshot().totals).nodes, totals.nodes_up)

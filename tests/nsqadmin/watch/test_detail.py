@@ -18,7 +18,7 @@ from sparq.nsqadmin.watch.watch import ClusterWatch
 from tests.nsqadmin.fake import FakeNode
 from tests.nsqadmin.watch.figures import channel, stats, topic
 from tests.nsqadmin.watch.watching import running_watch, snapshot_where
-from tests.support.waiting import stays, until
+from tests.support.waiting import until
 
 CHANNELS = [f"c{number:02}" for number in range(50)]
 
@@ -80,23 +80,6 @@ async def test_fifty_streams_share_the_requests_of_a_round() -> None:
     assert set(asked) == set(CHANNELS)
 
 
-async def test_viewers_of_one_channel_share_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fifty viewers cause one request per EVERY_SECONDS, and none after they have left."""
-    monkeypatch.setattr(detail, "EVERY_SECONDS", 1.0)
-    async with FakeNode() as fake:
-        fake.answer = stats(topic("t", channel("c")))
-        async with running_watch(nsqds=(fake.http,)) as watch:
-            await snapshot_where(watch, lambda p: len(p.channels) == 1)
-            with viewing(watch, *["c"] * 50):
-                began, rounds = time.monotonic(), watch.rounds
-                await until(lambda: watch.rounds >= rounds + 30, seconds=120)
-                asked, took = requests_by_channel(fake)["c"], time.monotonic() - began
-            count = len(requests_by_channel(fake))
-
-            assert 1 <= asked <= 2 + took
-            await stays(lambda: len(requests_by_channel(fake)) == count, seconds=0.3)
-
-
 async def test_a_hanging_node_does_not_delay_repeated_views(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -121,21 +104,6 @@ async def test_a_hanging_node_does_not_delay_repeated_views(
                 return found is not None and found["depth"] == 2
 
             await until(is_news)
-
-
-async def test_concurrent_first_views_are_limited() -> None:
-    """Fifty first views cause at most AT_ONCE requests at a time."""
-    async with FakeNode() as fake:
-        fake.answer = stats(topic("t", *(channel(name) for name in CHANNELS)))
-        async with running_watch(nsqds=(fake.http,)) as watch:
-            await snapshot_where(watch, lambda p: len(p.channels) == 50)
-            fake.may_answer.clear()
-            looks = [asyncio.create_task(watch.detail("t", name)) for name in CHANNELS]
-            await until(lambda: requests_by_channel(fake).total() == detail.AT_ONCE)
-            await stays(lambda: requests_by_channel(fake).total() == detail.AT_ONCE, seconds=0.3)
-            fake.may_answer.set()
-            await asyncio.gather(*looks)
-            assert requests_by_channel(fake).total() == len(CHANNELS)
 
 
 async def test_details_without_viewers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,14 +37,6 @@ def test_cluster_topics_channels_and_nodes_have_series() -> None:
     assert (depth, rates) == (total["depth"], total["in_rate"])
 
 
-def test_unknown_topics_and_nodes_have_no_figures() -> None:
-    """An unknown topic has an empty series, an unknown node one of unknown figures."""
-    kept = grown(2).builder.history
-
-    assert Series([], {}) == kept.series("topic", "nowhere")
-    assert [None, None] == kept.series("node", "x:1").values["depth"]
-
-
 def test_figures_before_a_channel_existed_are_unknown() -> None:
     """Figures before its creation, and after a channel has disappeared, are unknown."""
     cluster = grown(2)
@@ -115,18 +107,6 @@ def test_growth_is_the_rate_of_the_last_minute() -> None:
 
     assert row is not None
     assert row.growth == 2.0
-
-
-def test_growth_needs_more_than_one_second() -> None:
-    """Two snapshots one second apart do not give a growth."""
-    cluster = grown(1)
-    cluster.now -= 9
-    cluster.answers("a:4151", stats(topic("t", channel("c", depth=200))))
-
-    row = cluster.snapshot().channels.find("t", "c")
-
-    assert row is not None
-    assert row.growth is None
 
 
 def test_a_sparkline_has_few_points_and_the_last_one() -> None:

@@ -85,21 +85,6 @@ def test_invalid_parameters_are_refused(asked: dict[str, object], words: str) ->
         names(**asked)
 
 
-def test_nodes_are_sorted_and_filtered() -> None:
-    """Nodes are sorted by any field; the filter matches versions, too."""
-    cluster = Cluster()
-    cluster.answers("b:4151", stats(topic("t", depth=1)))
-    cluster.answers("a:4151", stats(version="1.2.0"))
-    nodes = cluster.snapshot().nodes
-
-    assert ["a", "b"] == [node.hostname for node in page(nodes, sort="hostname").rows]
-    assert ["b", "a"] == [node.hostname for node in page(nodes, sort="-waiting").rows]
-    assert ["a"] == [node.hostname for node in page(nodes, sort="hostname", filter="1.2.0").rows]
-    assert 2 == len(page(nodes, sort="-in_rate").rows)
-    with pytest.raises(ValueError, match="sort must be"):
-        page(nodes, sort="colour")
-
-
 def client(number: int, host: str = "h", **changes: object) -> dict[str, object]:
     """A client in `/stats`."""
     return {"client_id": f"id{number}", "hostname": host, "user_agent": "go-nsq/1", **changes}

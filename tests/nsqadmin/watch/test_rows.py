@@ -26,14 +26,6 @@ def test_rates_are_growth_by_time() -> None:
     assert (2.0, 50.0, 3.0) == (whole.in_rate, whole.byte_rate, whole.out_rate)
 
 
-def test_one_answer_gives_no_rate() -> None:
-    """After a single answer, rates are unknown, not 0."""
-    row = snapshot(stats(topic("t", channel("c", messages=5, depth=5)))).channels.find("t", "c")
-
-    assert row is not None
-    assert (None, None, None) == (row.in_rate, row.out_rate, row.clear_seconds)
-
-
 def test_a_restart_gives_no_rate() -> None:
     """Counters restart at 0 with the node, so the rate is unknown."""
     before = stats(topic("t", channel("c", messages=100)))
@@ -63,20 +55,6 @@ def test_a_channel_new_at_a_node_adds_nothing_to_the_rate() -> None:
     assert found.topics.find("u") is None
 
 
-def test_lag_is_the_age_that_nodes_report() -> None:
-    """The lag is the largest age of the oldest waiting message that sparq's nsqds report."""
-    found = snapshot(
-        stats(topic("t", channel("c", depth=5, oldest=12.5))),
-        stats(topic("t", channel("c", depth=1, oldest=40.0))),
-        stats(topic("t", channel("c"))),
-    )
-
-    row = found.channels.find("t", "c")
-    assert row is not None
-    assert (40.0, True) == (row.lag_seconds, row.lag_is_exact)
-    assert found.totals.lag_seconds == 40.0
-
-
 def test_lag_of_go_is_estimated() -> None:
     """Go's nsqd reports no age: the lag is the waiting messages divided by the finish rate."""
     before = stats(topic("t", channel("c", is_go=True, messages=100, depth=50)), is_go=True)
@@ -93,16 +71,6 @@ def test_lag_of_go_is_estimated() -> None:
     assert not found.nodes[0].is_sparq
 
 
-def test_lag_of_go_without_consumers_is_unknown() -> None:
-    """While nothing is finished, nothing tells how old Go's messages are."""
-    same = stats(topic("t", channel("c", is_go=True, messages=100, depth=50)), is_go=True)
-
-    row = after_two_answers(same, same).channels.find("t", "c")
-
-    assert row is not None
-    assert row.lag_seconds is None
-
-
 @pytest.mark.parametrize(
     ("finished", "expected"), [(60, 10.0), (20, math.inf), (0, math.inf)], ids=str
 )
@@ -115,33 +83,6 @@ def test_time_to_clear(finished: int, expected: float) -> None:
 
     assert row is not None
     assert row.clear_seconds == expected
-
-
-def test_states_of_channels() -> None:
-    """States: no consumers, behind, ok and paused; a range reader counts as a consumer."""
-    reader = {"range_reader": "h:1", "range_query": "clicks", "range_commit_seconds": 3.5}
-    answer = stats(
-        topic(
-            "t",
-            channel("alone", depth=5),
-            channel("behind", depth=5, clients=1, oldest=100.0),
-            channel("fine", depth=5, clients=1, oldest=1.0),
-            channel("paused", depth=5, paused=True),
-            channel("spark", **reader),
-        )
-    )
-
-    found = snapshot(answer)
-
-    states = {row.channel: row.state for row in found.channels}
-    expected = {"alone": "no consumers", "behind": "behind", "fine": "ok", "paused": "paused"}
-    assert {**expected, "spark": "ok"} == states
-    spark = found.channels.find("t", "spark")
-    assert spark is not None
-    assert spark.reader is not None
-    assert ("h:1", "clicks", 3.5) == (
-        *(spark.reader.address, spark.reader.query, spark.reader.commit_seconds),
-    )
 
 
 def test_consumers_that_finish_nothing_are_stuck() -> None:
@@ -157,18 +98,6 @@ def test_consumers_that_finish_nothing_are_stuck() -> None:
         cluster.now += 20
 
     assert [("ok", 0), ("ok", 20), ("ok", 40), ("stuck", 60), ("stuck", 80)] == states
-
-
-def test_a_finished_message_ends_the_stuck_state() -> None:
-    """One message that is finished is progress, and so is an empty channel."""
-    cluster = Cluster()
-    for finished, depth in ((7, 5), (8, 5), (8, 0)):
-        cluster.now += 100
-        figures = channel("c", depth=depth, clients=2, finished=finished)
-        cluster.answers("a:4151", stats(topic("t", figures)))
-        row = cluster.snapshot().channels.find("t", "c")
-        assert row is not None
-        assert ("ok", 0.0) == (row.state, row.unfinished_seconds)
 
 
 def test_figures_are_summed_over_nodes() -> None:
@@ -204,14 +133,6 @@ def test_a_channel_says_that_its_topic_is_paused() -> None:
     assert {("a", "c"): True, ("b", "c"): False, ("b", "d"): False} == rows
     ((_, row),) = found.channel_nodes("a", "c")
     assert row.topic_paused
-
-
-def test_a_channel_without_waiting_messages_is_clear() -> None:
-    """Messages in flight do not wait: an emptied channel, or one that keeps up, is clear now."""
-    found = snapshot(stats(topic("t", channel("c", in_flight=3, clients=1))))
-    row = found.channels.find("t", "c")
-    assert row is not None
-    assert 0.0 == row.clear_seconds
 
 
 def test_names_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
