@@ -42,7 +42,7 @@ RUN_SECONDS = 3_000.0
 
 SLOW = "needs minutes of its own: {target}"
 SLOW_GROUPS = {
-    "tests/bench/": ("make slow-tests ARGS=tests/bench", ("prints_a_table", "ratios", "recurs")),
+    "tests/bench/": ("make slow-tests ARGS=tests/bench", ("is_slower",)),
     "tests/proofs/test_short_runs.py": (
         "make slow-tests ARGS=tests/proofs",
         ("[bitrot]", "[crash]", "[golden]", "[simulate]"),

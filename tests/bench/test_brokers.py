@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import pytest
 import uvloop
-from bench.__main__ import main
 from bench.against import ROOT, line
 from bench.against import main as against
 from bench.clients import CLIENTS, Bench
@@ -57,21 +55,6 @@ def test_a_broker_does_every_kind_of_run(key: str, tmp_path: Path) -> None:
         again = queued.measure(BY_KEY[key], tmp_path, 20_000)
         assert 0 < again.restart_seconds < SLOW_SECONDS
         assert again.drain.messages > 0
-
-
-def test_the_command_prints_a_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It has the chosen lines and contestants, also as a Markdown file; no other file remains."""
-    monkeypatch.chdir(tmp_path)
-    words = "--parts peers --peers sparq --only 'MPUB, one' --rounds 1 --seconds 0.1"
-    main([*shlex.split(words), "--markdown", "table.md"])
-
-    printed = capsys.readouterr().out
-    assert "MPUB, one at a time, 200 of 200 B" in printed
-    assert "PUB, pipelined" not in printed
-    assert "| sparq, sync before OK |" in (tmp_path / "table.md").read_text()
-    assert ["table.md"] == [path.name for path in tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(

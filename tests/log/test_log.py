@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sparq.log.block import BlockCache
 from sparq.log.commit import CommitState
-from sparq.log.log import Log, LogOptions
+from sparq.log.log import Log, LogOptions, MemoryLog
 from sparq.protocol import batch
 from sparq.protocol.instant import clock_index
 from sparq.testing import Fault, ManualClock, MemoryDisk
@@ -332,3 +332,28 @@ def test_messages_after_an_evicted_extent_form_a_new_cache_entry() -> None:
 
     assert read_all(log) == messages
     assert cache.size_bytes < 8_000
+
+
+def test_messages_of_an_ephemeral_topic_are_found_until_their_segment_is_dropped() -> None:
+    """Messages are found as in a log on disk until their segment is dropped."""
+    clock = ManualClock()
+    log = MemoryLog(node_id=NODE, now=clock.now())
+    messages = {}
+    for number in range(600):
+        bodies = [b"%d" % number * 900]
+        messages.update(enumerate(bodies, publish(log, bodies, clock)))
+    assert read_all(log) == messages
+    assert 1 < len(log.segments()) < 6
+    assert log.size_bytes > sum(map(len, messages.values()))
+
+    for segment in log.segments():
+        if segment.sealed:
+            drop = log.drop(segment)
+            drop.run()
+            assert drop.error is None
+
+    kept = {index: body for index, body in messages.items() if index >= log.first_index}
+    assert 0 < len(kept) < 600
+    assert read_all(log) == kept
+    assert log.size_bytes < 2 << 20
+    assert (log.unsynced.count, log.synced_end) == (0, log.written_end)

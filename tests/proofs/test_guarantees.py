@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-from proofs.guarantees import Book, Result
-from proofs.outcome import Outcome, skipped
 from proofs.promises import PROMISES
 
 from proofs import __main__ as proofs
@@ -33,20 +30,6 @@ def test_each_promise_has_a_proof_and_each_proof_a_target() -> None:
     assert all(promise.proofs for promise in PROMISES)
     assert {verb for promise in PROMISES for verb in promise.proofs} == set(proofs.VERBS)
     assert set(proofs.VERBS) == set(targets)
-
-
-@pytest.mark.parametrize(
-    ("outcome", "told"),
-    [
-        (Outcome(("P1",), "lost 3", held=False), "P1: **FAILED**"),
-        (skipped(("P2",), "needs root"), "P2: skipped: needs root"),
-    ],
-)
-def test_failed_and_skipped_proofs_are_shown(outcome: Outcome, told: str) -> None:
-    """Failures and skipped proofs are visible on the page."""
-    book = Book({"cores": "2"}, {"crash": Result(outcome, "today", "abc")})
-
-    assert f"### crash\n\n- {told}\n" in guarantees.page(book, ["crash"])
 
 
 def test_a_proof_that_ends_without_an_outcome_has_failed(tmp_path: Path) -> None:

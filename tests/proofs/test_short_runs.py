@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from proofs.operator_day import CHANNELS
 from proofs.outcome import Plan
-from proofs.simulate_parts.full_disk import FullDisk
 
 from proofs import simulate
 from tests.support.open_files import files_closed_below
@@ -58,15 +57,3 @@ def test_a_short_run_holds(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_the_simulation_finds_a_missing_guard(name: str) -> None:
     """Without the guard a few runs find violations; `make simulate` checks this for all guards."""
     assert simulate.without(name, 3000)[2] > 0
-
-
-@pytest.mark.parametrize("seed", [2, 2093732960, 2093732990])
-def test_a_full_disk_keeps_the_promises(seed: int) -> None:
-    """Finished messages do not return after kills, and every topic accepts messages again.
-
-    With the last two seeds topics were stuck once, since ledgers alone kept the disk full.
-    """
-    tally = FullDisk(seed).run()
-
-    assert not tally.wrong
-    assert 0 == tally.stuck

@@ -34,8 +34,7 @@ from sparq.log.block import BlockCache
 from sparq.log.disk import DiskError, FileSystem
 from sparq.log.journal import FILE_BYTES, End, Journal
 from sparq.log.ledger import Ledger
-from sparq.log.log import CLOCK_TEXT, Log, LogOptions
-from sparq.log.memory_log import MemoryLog
+from sparq.log.log import CLOCK_TEXT, Log, LogOptions, MemoryLog
 from sparq.log.records import TopicState
 from sparq.log.reserve import FinReserve, Reserve
 from sparq.log.task import Task, TaskKind

@@ -33,8 +33,7 @@ from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from sparq.log.bad_pages import read_bytes
-from sparq.log.disk import Disk
+from sparq.log.disk import Disk, read_bytes
 
 VERSION: Final = 1
 ALGORITHM_XXH3: Final = 1

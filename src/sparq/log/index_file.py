@@ -27,9 +27,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from sparq.log.bad_pages import read_bytes
 from sparq.log.block_file import HeaderForm, block_at, encode_block
-from sparq.log.disk import Disk, DiskError, File
+from sparq.log.disk import Disk, DiskError, File, read_bytes
 from sparq.log.reading import read_header
 from sparq.log.segment import COLUMNS, Rows, Segment, SegmentHeader
 from sparq.log.segment import DATA_START as SEGMENT_DATA_START

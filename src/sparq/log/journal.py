@@ -34,10 +34,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from sparq.log import block_file
-from sparq.log.bad_pages import read_bytes
 from sparq.log.block_file import DATA_START, HEADER, FileHeader, number_in
 from sparq.log.commit import Commit, CommitState
-from sparq.log.disk import Disk, DiskError, File, unlink_if_possible
+from sparq.log.disk import Disk, DiskError, File, read_bytes, unlink_if_possible
 from sparq.log.segment import DATA_START as SEGMENT_DATA_START
 from sparq.log.segment import NEXT, SUFFIX, decode_header
 from sparq.log.task import Task, TaskKind

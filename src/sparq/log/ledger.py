@@ -22,9 +22,16 @@ from contextlib import closing, suppress
 from typing import Final
 
 from sparq.log import block_file
-from sparq.log.bad_pages import write_all_again
 from sparq.log.block_file import DATA_START, HEADER, FileContents, FileHeader, number_in
-from sparq.log.disk import Disk, DiskError, File, FileSystem, ensure_directory, unlink_if_possible
+from sparq.log.disk import (
+    Disk,
+    DiskError,
+    File,
+    FileSystem,
+    ensure_directory,
+    unlink_if_possible,
+    write_all_again,
+)
 from sparq.log.records import Indexes, RecordKind, Replay, TopicState, encode, encode_state
 from sparq.log.reserve import BLOCK_BYTES, LEDGER_BYTES_MIN, Account, Purpose, Reserve, with_reserve
 from sparq.log.segment import SUFFIX as LOG_SUFFIX

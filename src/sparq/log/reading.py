@@ -9,7 +9,7 @@
 3. `BlockRead` and `RangeRead` are created in the event loop from a copy of the index and run in a
    reader thread, while the event loop may drop the same extents or mark damage: `Log.store` checks
    again.
-4. A page that cannot be read counts as zeros (see `bad_pages.read_bytes`); the checksums show which
+4. A page that cannot be read counts as zeros (see `disk.read_bytes`); the checksums show which
    batches are lost.
 """
 
@@ -19,9 +19,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from sparq.log.bad_pages import read_bytes
 from sparq.log.block import Block, merge
-from sparq.log.disk import PAGE_BYTES, Buffer, Disk, DiskError, File
+from sparq.log.disk import PAGE_BYTES, Buffer, Disk, DiskError, File, read_bytes
 from sparq.log.segment import BatchKey, Extent, Extents, Stretch
 from sparq.log.task import Task, TaskKind
 from sparq.protocol import batch

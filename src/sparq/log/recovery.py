@@ -20,8 +20,15 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from sparq.log import index_file
-from sparq.log.bad_pages import read_bytes, write_all_again
-from sparq.log.disk import PAGE_BYTES, Disk, DiskError, File, FileSystem
+from sparq.log.disk import (
+    PAGE_BYTES,
+    Disk,
+    DiskError,
+    File,
+    FileSystem,
+    read_bytes,
+    write_all_again,
+)
 from sparq.log.index_file import SUFFIX as INDEX
 from sparq.log.reading import Damage, Rescan, damage_of, headers, pieces_of
 from sparq.log.segment import (

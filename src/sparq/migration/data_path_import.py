@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from sparq.broker.catalog import TOPICS, Catalog
-from sparq.log.bad_pages import read_bytes
-from sparq.log.disk import Disk, DiskError, ensure_directory
+from sparq.log.disk import Disk, DiskError, ensure_directory, read_bytes
 from sparq.migration.queues import COMMITTED, TEMPORARY, GoData, GoDataError, go_files, survey
 from sparq.migration.topic_import import MIB, Clock, ImportStopped, Tally, Target, import_topic
 from sparq.protocol.names import directory_name

@@ -24,8 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from sparq.log.bad_pages import read_bytes
-from sparq.log.disk import Disk
+from sparq.log.disk import Disk, read_bytes
 from sparq.migration.records import BadBytes, GoRecords, read_records
 from sparq.protocol.names import is_ephemeral, is_valid_name
 

@@ -31,8 +31,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.log.bad_pages import read_bytes
-from sparq.log.disk import File
+from sparq.log.disk import File, read_bytes
 from sparq.protocol.frames import BodySlices
 
 LENGTH_SIZE: Final = 4
