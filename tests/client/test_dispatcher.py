@@ -1,4 +1,4 @@
-"""client.dispatcher: which nsqd gets a publish, and which one is next if that one fails."""
+"""client.producer: which nsqd gets a publish, and which one is next if that one fails."""
 
 import asyncio
 import logging
@@ -71,8 +71,8 @@ async def test_a_send_that_was_not_executed_does_not_count_as_resent() -> None:
         await until(lambda: nsqd.lines(b"PUB"))
         await nsqd.stop()
         refused = asyncio.create_task(producer.publish("t", b"refused"))
-        await until(lambda: len(producer._dispatcher._queue) == 2)
-        queue = producer._dispatcher._queue
+        await until(lambda: len(producer._queue) == 2)
+        queue = producer._queue
         queue.move_to_end(next(iter(queue)))
         await nsqd.start()
         with pytest.raises(RemoteError, match="E_INVALID"):
@@ -169,7 +169,7 @@ async def test_free_bytes_go_to_the_oldest_waiting_publish() -> None:
         first = [asyncio.create_task(producer.publish("t", b"%d" % n * 400)) for n in range(3)]
         await until(lambda: len(stored) == 2)
         late = asyncio.create_task(producer.publish("t", b"3" * 400))
-        producer._dispatcher.links[0].data_received(frame(0, b"OK"))
+        producer._links[0].data_received(frame(0, b"OK"))
         await until(lambda: len(stored) == 3)
         assert stored == [b"0", b"1", b"2"]
         nsqd.peers[0].send(0, b"OK")

@@ -1,4 +1,4 @@
-"""client.dispatcher: publishes skip a draining nsqd, and try it again later."""
+"""client.producer: publishes skip a draining nsqd, and try it again later."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sparq.client import Producer, PublishError, dispatcher
+from sparq.client import Producer, PublishError
+from sparq.client import producer as producer_module
 from sparq.protocol.errors import RemoteError
 from tests.client.scripted import OK, Peer, ScriptedNsqd, connected
 from tests.support.waiting import until
@@ -73,7 +74,7 @@ async def test_a_draining_nsqd_is_tried_again_after_retry_seconds(
     two_nsqds: list[ScriptedNsqd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After RETRY_SECONDS one publish tries the draining nsqd; its OK puts it back in use."""
-    monkeypatch.setattr(dispatcher, "RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(producer_module, "RETRY_SECONDS", 0.2)
     async with Producer([nsqd.address for nsqd in two_nsqds]) as producer:
         await connected(producer, 2)
         while publishes(two_nsqds[0]) < 3:
@@ -146,7 +147,7 @@ async def test_an_nsqd_listed_as_draining_is_skipped_until_it_is_unlisted(
 
         assert {second} == await used()  # the first one has refused, and is now listed as well
         two_nsqds[0].on_publish = lambda _peer, _words, _body: OK
-        producer._dispatcher.list_draining(frozenset({first}))
+        producer._list_draining(frozenset({first}))
         assert {second} == await used()
-        producer._dispatcher.list_draining(frozenset())
+        producer._list_draining(frozenset())
         assert {first, second} == await used()

@@ -150,7 +150,7 @@ async def test_a_cancelled_task_passes_on_its_wake_up() -> None:
             plain(received)
             first.cancel()
 
-        [subscription] = consumer._flow.subscriptions
+        [subscription] = consumer._subscriptions
         subscription._received = received_then_cancel
         peer.deliver(1)
 

@@ -94,7 +94,7 @@ async def test_a_publish_without_an_nsqd_raises_the_reason() -> None:
             await producer.publish("t", b"x")
 
     assert (raised.value.attempts, raised.value.unanswered) == (0, 0)
-    assert not producer._dispatcher._queue
+    assert not producer._queue
 
 
 async def test_after_a_cancelled_publish_answers_are_still_matched() -> None:

@@ -1,4 +1,4 @@
-"""client.dispatcher: while one of several nsqds does not answer, publishes go to the others."""
+"""client.producer: while one of several nsqds does not answer, publishes go to the others."""
 
 from __future__ import annotations
 

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from sparq.client.blocking.producer import BlockingProducer
     from sparq.client.blocking.session import Session
     from sparq.client.consumer import Consumer
-    from sparq.client.dispatcher import Receipt
     from sparq.client.message import Message
-    from sparq.client.producer import Producer
+    from sparq.client.producer import Producer, Receipt
     from sparq.client.subscription import Batch, Counters
 
 __all__ = [
@@ -71,7 +70,7 @@ _ON_DEMAND: Final = {
     "Counters": "sparq.client.subscription",
     "Message": "sparq.client.message",
     "Producer": "sparq.client.producer",
-    "Receipt": "sparq.client.dispatcher",
+    "Receipt": "sparq.client.producer",
     "Session": "sparq.client.blocking.session",
 }
 

@@ -6,7 +6,10 @@ Iterate over it or over its ``batches``, or give it a ``handler``: each delivery
    ``max_in_flight`` bounds, and are taken from there one by one or in batches.
 2. A message whose connection is lost, or whose message timeout is over, is not handed out: nsqd
    redelivers it, and a response to this delivery would have no effect.
-3. ``flow`` decides how many messages each connection may deliver.
+3. `rdy` decides how many messages each connection may deliver: the consumer reports new and lost
+   connections and each response to it, and runs its timers. A connection can be left while the
+   others go on: its RDY goes to them, and it stays open until its messages in flight have been
+   responded to. RDY that could not be granted yet is tried again at most once per loop iteration.
 4. A message that was delivered too often is published as a dead letter, and finished after nsqd's
    OK; without an OK it is requeued. So it is in at least one of the two topics at any time. In a
    topic whose name ends with ``.dead``, it has its history in the format of sparq's nsqd, which
@@ -41,7 +44,8 @@ from sparq.client.log_fields import FieldLogger, about, of_message
 from sparq.client.message import Message, Respond
 from sparq.client.pool import background
 from sparq.client.producer import Producer
-from sparq.client.subscription import Batch, Counters, Flow, Inbox, Subscription
+from sparq.client.rdy import Backoff, BackoffSignal, BackoffState, Distributor
+from sparq.client.subscription import Batch, Counters, Inbox, Subscription
 from sparq.protocol import commands
 from sparq.protocol.dead_letters import DeadLetterHistory
 from sparq.protocol.errors import RemoteError
@@ -203,7 +207,6 @@ class Consumer(Connecting):
         self._on_giving_up = on_giving_up
         self._attempts_max = config.max_attempts or ATTEMPTS_MAX
         self._turn_ends = 0.0
-        self._watching: asyncio.TimerHandle | None = None
         # How another thread responds to a message; see `blocking.consumer`.
         self._through: Callable[[Respond], Respond] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -211,8 +214,24 @@ class Consumer(Connecting):
         self._paused = False
         self._stopping = False
         self._stopped = asyncio.Event()
-        self._flow = Flow(self.config, self._rng)
-        self._inbox = Inbox(self._flow.expire)
+        self._subscriptions: list[Subscription] = []
+        self._backoff = Backoff(
+            config.backoff_strategy,
+            config.backoff_multiplier,
+            config.max_backoff_duration,
+            self._rng,
+        )
+        self._distributor = Distributor(
+            config.max_in_flight,
+            idle_timeout=config.low_rdy_idle_timeout,
+            hold_timeout=config.low_rdy_timeout,
+            rng=self._rng,
+        )
+        self._plan_due = False
+        self._answered = asyncio.Event()
+        self._waiting = 0  # how many tasks wait for ``_answered``
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._inbox = Inbox(self._expire)
         self._dead_letter = dead_letter
         self._dead_letter_producer: Producer | None = None
         if dead_letter:
@@ -234,12 +253,12 @@ class Consumer(Connecting):
     @property
     def connections(self) -> list[str]:
         """The connected and subscribed nsqds, as ``host:port``."""
-        return [each.address for each in self._flow.subscriptions]
+        return [each.address for each in self._subscriptions]
 
     @property
     def in_flight(self) -> int:
         """The number of messages received and not yet responded to, handed out or not."""
-        return self._flow.in_flight
+        return sum(each.window.in_flight for each in self._subscriptions)
 
     @property
     def is_starved(self) -> bool:
@@ -247,7 +266,7 @@ class Consumer(Connecting):
 
         Few more messages arrive then: a program that collects messages should respond to some.
         """
-        return any(each.window.is_starved for each in self._flow.subscriptions)
+        return any(each.window.is_starved for each in self._subscriptions)
 
     @property
     def is_paused(self) -> bool:
@@ -257,7 +276,7 @@ class Consumer(Connecting):
     @property
     def backoff_level(self) -> int:
         """The backoff level: rises with a failure, falls with a success; 0: no backoff."""
-        return self._flow.backoff.level
+        return self._backoff.level
 
     @property
     def max_in_flight(self) -> int:
@@ -270,11 +289,12 @@ class Consumer(Connecting):
         self._share()
 
     def _share(self) -> None:
-        self._flow.share(0 if self._paused else self.config.max_in_flight)
+        self._distributor.max_in_flight = 0 if self._paused else self.config.max_in_flight
+        self._plan()
 
     def _is_full(self) -> bool:
         """Whether no message arrives until some of those in flight are responded to."""
-        windows = [each.window for each in self._flow.subscriptions]
+        windows = [each.window for each in self._subscriptions]
         return all(window.in_flight >= window.ready for window in windows)
 
     # Life cycle
@@ -299,7 +319,7 @@ class Consumer(Connecting):
         asyncio.get_running_loop()  # raises before anything is started if no loop runs
         with about(topic=self.topic, channel=self.channel):
             self._connect()
-            self._flow.start()
+            self._redistribute()
             self._watch(asyncio.get_running_loop().time())
             if self._handler is not None:
                 for number in range(self._concurrency):
@@ -320,7 +340,7 @@ class Consumer(Connecting):
                 self.channel,
             )
         due = now + WATCH_SECONDS
-        self._watching = loop.call_at(due, self._watch, due)
+        self._timers["watch"] = loop.call_at(due, self._watch, due)
 
     def pause(self) -> None:
         """Stop receiving until ``resume``; received messages and connections are kept."""
@@ -364,8 +384,7 @@ class Consumer(Connecting):
     async def _wind_down(self, seconds: float) -> None:
         self._pool.retire()
         # CLS first: with RDY still open, nsqd would deliver the messages given back here once more.
-        closing = [each.start_closing() for each in self._flow.subscriptions]
-        self._flow.stop()
+        closing = [each.start_closing() for each in self._subscriptions]
         if self._handler is None:
             self._inbox.give_back()
         self._inbox.hurry()
@@ -377,19 +396,19 @@ class Consumer(Connecting):
             self._inbox.give_back()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._flow.emptied(self._flow.subscriptions)
+                await self._emptied(self._subscriptions)
 
     async def _end(self) -> None:
         self._inbox.give_back()
         if self.in_flight:
             self._log.info("stopped with %d messages unanswered", self.in_flight)
         self._inbox.end()
-        if self._watching is not None:
-            self._watching.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        closings = [each.connection.close() for each in self._flow.subscriptions]
+        closings = [each.connection.close() for each in self._subscriptions]
         await asyncio.gather(*closings)
         await self._disconnect()
         if self._dead_letter_producer is not None:
@@ -424,14 +443,15 @@ class Consumer(Connecting):
         if self._pool.given == {place} and not self._lookups.count:
             raise ValueError(f"nsqd {address} is the last source: stop the consumer instead")
         self._pool.remove(place)
-        for each in list(self._flow.subscriptions):
+        for each in list(self._subscriptions):
             if each.address == place:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self.config.stop_timeout):
                         # RDY 0 is sent first: only then do the other connections get its share.
-                        self._flow.leave(each)
+                        each.window.leaving = True
+                        self._plan()
                         await each.start_closing()
-                        await self._flow.emptied([each])
+                        await self._emptied([each])
                 await each.connection.close()
         await self._pool.drop(place)
 
@@ -466,21 +486,87 @@ class Consumer(Connecting):
         self._pool.connected(address, connection.facts)
         try:
             subscription = Subscription(
-                connection, self.config, self.counters, self._inbox.put, self._flow.answering
+                connection, self.config, self.counters, self._inbox.put, self._answering
             )
             if self._through is not None:
                 subscription.respond_from_anywhere = self._through(subscription.respond)
             subscription.has_letters = is_dead_letter_topic(self.topic)
-            # Before `Flow.add`, which sends RDY: nsqd refuses RDY without a channel.
+            # Before RDY, which nsqd refuses without a channel.
             await connection.request(commands.sub(self.topic, self.channel))
             self._pool.errors.pop(address, None)
-            self._flow.add(subscription)
+            self._subscriptions.append(subscription)
+            self._distributor.windows.append(subscription.window)
+            self._plan()
             try:
                 return await connection.ended()
             finally:
-                self._flow.remove(subscription)
+                subscription.forget()
+                self._subscriptions.remove(subscription)
+                self._distributor.windows.remove(subscription.window)
+                self._answered.set()
+                self._plan()
         finally:
             connection.fail(ClosedError("closed by the consumer"))
+
+    # RDY and backoff
+
+    def _redistribute(self) -> None:
+        """Check RDY now, and again every ``rdy_redistribute_interval`` seconds."""
+        now = time.monotonic()
+        self._expire(now)
+        self._distributor.rotate(now)
+        if self._distributor.needs_more_rdy:
+            self._plan()
+        if not self._stopping:
+            later = asyncio.get_running_loop().call_later
+            interval = self.config.rdy_redistribute_interval
+            self._timers["redistribute"] = later(interval, self._redistribute)
+
+    async def _emptied(self, subscriptions: Iterable[Subscription]) -> None:
+        """Wait until these connections are lost or have nothing in flight."""
+        self._waiting += 1
+        try:
+            while any(each.window.in_flight for each in subscriptions):
+                self._answered.clear()
+                await self._answered.wait()
+        finally:
+            self._waiting -= 1
+
+    def _expire(self, now: float) -> None:
+        """Drop messages whose timeout is over: nsqd redelivers them."""
+        for subscription in self._subscriptions:
+            subscription.expire(now)
+        self._answered.set()
+        if self._distributor.needs_more_rdy:
+            self._plan_soon()
+
+    def _answering(self, outcome: BackoffSignal) -> None:
+        """Note a response that is about to be sent."""
+        if self._waiting:
+            self._answered.set()
+        if not self._stopping and self._backoff.result(outcome):
+            if self._backoff.state is BackoffState.BLOCKED:
+                later = asyncio.get_running_loop().call_later
+                self._timers["block"] = later(self._backoff.duration(), self._probe)
+            self._plan()
+        if self._distributor.needs_more_rdy:
+            self._plan_soon()
+
+    def _probe(self) -> None:
+        self._backoff.block_over()
+        self._plan()
+
+    def _plan_soon(self) -> None:
+        """Plan at the end of this loop iteration."""
+        if not self._plan_due:
+            self._plan_due = True
+            asyncio.get_running_loop().call_soon(self._plan)
+
+    def _plan(self) -> None:
+        self._plan_due = False
+        if not self._stopping:
+            self._distributor.state = self._backoff.state
+            self._distributor.plan(time.monotonic())
 
     # Messages
 

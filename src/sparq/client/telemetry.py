@@ -24,10 +24,9 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 from sparq.client.arguments import parse_nsqd
-from sparq.client.dispatcher import Receipt
 from sparq.client.log_fields import current
 from sparq.client.message import Around, Message
-from sparq.client.producer import Producer
+from sparq.client.producer import Producer, Receipt
 from sparq.client.subscription import Batch
 from sparq.protocol.envelope import seal, unseal
 from sparq.protocol.errors import RemoteError

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import multiprocessing
 import os
 import signal
 import threading
@@ -14,10 +12,7 @@ import pytest
 
 from sparq.client.blocking.loop_thread import LoopThread
 from sparq.client.errors import ClosedError
-from tests.client.blocking.sessions import running
 from tests.support.waiting import let_all_run, wait_for
-
-FORKING = "ignore:This process .* is multi-threaded:DeprecationWarning"
 
 
 @pytest.fixture
@@ -53,41 +48,6 @@ def test_posts_run_in_order_and_before_a_later_call(thread: LoopThread) -> None:
 
     assert 10_000 == thread.ask(lambda: len(done))
     assert done == list(range(10_000))
-
-
-def test_posts_of_several_threads_are_all_run(thread: LoopThread) -> None:
-    """A post made while earlier posts run is run, too: 4 threads lose none of 8,000."""
-    done: list[int] = []
-
-    def post() -> None:
-        for number in range(2_000):
-            thread.post(done.append, number)
-
-    threads = [threading.Thread(target=post) for _ in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-
-    assert 8_000 == thread.ask(lambda: len(done))
-
-
-def test_a_post_interrupted_by_ctrl_c_runs_with_the_next_post(thread: LoopThread) -> None:
-    """A post whose wake-up Ctrl-C interrupted runs with the next post."""
-    loop = thread._loop
-    done: list[int] = []
-
-    class Interrupting:
-        def call_soon_threadsafe(self, *_: object) -> None:
-            raise KeyboardInterrupt
-
-    thread._loop = Interrupting()  # type: ignore[assignment] - interrupts at the worst moment
-    with pytest.raises(KeyboardInterrupt):
-        thread.post(done.append, 1)
-    thread._loop = loop
-    thread.post(done.append, 2)
-
-    assert [1, 2] == thread.ask(lambda: done)
 
 
 def test_a_post_that_fails_does_not_stop_the_next_one(thread: LoopThread) -> None:
@@ -144,49 +104,6 @@ def test_an_interrupted_wait_cancels_what_it_waited_for(thread: LoopThread) -> N
 
     wait_for(lambda: ends == ["begun", "cancelled"])
     assert 3 == thread.call(add, 1, 2)
-
-
-def test_after_close_every_use_raises_closed_error() -> None:
-    """After ``close`` no thread is left; waiting and new calls and posts get ``ClosedError``."""
-    before = running()
-    thread = LoopThread()
-    errors: list[BaseException] = []
-    begun = threading.Event()
-
-    async def endless() -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    def wait() -> None:
-        try:
-            thread.call(endless)
-        except ClosedError as error:
-            errors.append(error)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    assert begun.wait(10)
-    thread.close()
-    thread.close()
-    waiting.join(10)
-
-    assert 1 == len(errors)
-    assert before == running()
-    for use in (lambda: thread.call(add, 1, 2), lambda: thread.post(print)):
-        with pytest.raises(ClosedError, match="closed"):
-            use()
-
-
-def test_a_garbage_collected_loop_thread_ends() -> None:
-    """A loop thread that is garbage-collected ends its thread, with a ResourceWarning."""
-    before = running()
-    thread = LoopThread()
-    assert len(before) + 1 == len(running())
-    with pytest.warns(ResourceWarning, match="not closed"):
-        del thread
-        gc.collect()
-
-    wait_for(lambda: before == running())
 
 
 def test_call_on_the_loops_own_thread_raises(thread: LoopThread) -> None:
@@ -257,32 +174,3 @@ def test_patched_threads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("_thread.start_new_thread", lambda *_: 0)
     with pytest.raises(RuntimeError, match=r"'tests' has replaced.*patch_all\(thread=False\)"):
         LoopThread()
-
-
-def _use_in_forked_child(thread: LoopThread, answers: multiprocessing.Queue[str]) -> None:
-    for use in (lambda: thread.call(add, 1, 2), lambda: thread.post(print)):
-        try:
-            use()
-        except ClosedError as error:
-            answers.put(str(error))
-    thread.close()
-    answers.put("closed")
-
-
-@pytest.mark.filterwarnings(FORKING)
-def test_a_forked_child_gets_closed_error_and_does_not_affect_the_parent(
-    thread: LoopThread,
-) -> None:
-    """A forked child gets ClosedError, and its ``close`` does not affect the parent's thread."""
-    forking = multiprocessing.get_context("fork")
-    answers: multiprocessing.Queue[str] = forking.Queue()
-    child = forking.Process(target=_use_in_forked_child, args=(thread, answers), daemon=True)
-    child.start()
-    reported = [answers.get(timeout=30) for _ in range(3)]
-    child.join(30)
-
-    assert 0 == child.exitcode
-    assert all("process that made it" in text for text in reported[:2])
-    assert reported[2] == "closed"
-    assert 3 == thread.call(add, 1, 2)
-    assert os.getpid() != child.pid

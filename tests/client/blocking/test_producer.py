@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import sparq
-from sparq.client import PublishError
 from sparq.client.blocking.producer import ByteLimit
 from tests.client.blocking.sessions import interrupt_soon, running
 from tests.support.servers import NsqdServer, free_port
@@ -37,29 +36,6 @@ def test_submitted_messages_are_published(shared_daemons: SharedDaemons) -> None
                 message.finish()
 
     assert [b"one", b"two", b"three", b"later"] == [each.body for each in found]
-
-
-def test_submits_wait_after_pending_publishes() -> None:
-    """Submits above ``max_pending_bytes`` are not refused: they wait after pending publishes."""
-    closed_address, options = (
-        f"127.0.0.1:{free_port()}",
-        {"publish_timeout": 0.3, "stop_timeout": 0.0},
-    )
-    with (
-        sparq.connect(closed_address, max_pending_bytes=100, **options) as session,
-        session.producer() as producer,
-    ):
-        first = producer._thread.submit(producer._producer.publish, "t", b"x" * 200)
-        while not producer.under_way:
-            assert not first.done()
-        futures = [
-            producer.submit("t", b"x" * 10),
-            producer.multi_submit("t", [b"x"] * 2),
-            producer.submit_deferred("t", b"x" * 10, 1.0),
-        ]
-        errors = [type(each.exception(20)) for each in (first, *futures)]
-
-    assert [PublishError] * 4 == errors
 
 
 def test_a_submit_cancelled_before_it_starts_is_not_published() -> None:

@@ -21,7 +21,6 @@ from sparq.client import (
     BlockingProducer,
     ClosedError,
     Message,
-    PublishError,
     RemoteError,
     Session,
 )
@@ -29,7 +28,6 @@ from tests.client.blocking.sessions import fill, is_empty, running
 from tests.client.certificates import certificates
 from tests.client.nsqd_on_any_address import NsqdOnAnyAddress, tls_flags
 from tests.support.servers import NsqdServer
-from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import wait_for
 
 
@@ -262,26 +260,6 @@ def test_an_exit_without_close_prints_the_pending_publishes(closed_address: str)
     assert 1 == ran.stderr.count("3 publishes still pending at exit")
 
 
-def test_a_publish_without_an_nsqd_raises_the_reason(closed_address: str) -> None:
-    """Without an nsqd, each kind of publish raises PublishError, with the address and reason."""
-    with (
-        sparq.connect(closed_address, publish_timeout=0.3) as session,
-        session.producer() as producer,
-    ):
-        with pytest.raises(PublishError, match=closed_address):
-            producer.publish("t", b"x")
-        for late in (
-            lambda: producer.publish("t", b"x", timeout_seconds=0.05),
-            lambda: producer.multi_publish("t", [b"x"], timeout_seconds=0.05),
-            lambda: producer.publish_deferred("t", b"x", 1, timeout_seconds=0.05),
-            lambda: producer.submit("t", b"x").result(),
-        ):
-            with pytest.raises(PublishError):
-                late()
-        assert 5 == producer.failed
-        assert [closed_address] == list(producer.errors)
-
-
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "text"),
     [
@@ -321,15 +299,3 @@ def test_a_unix_socket_with_tls_and_compression(tmp_path: Path) -> None:
             wait_for(lambda: "certificate" in ignorant.errors.get(path, ""))
 
     assert (path, path, b"x" * 5_000) == (receipt.nsqd, message.nsqd, message.body)
-
-
-def test_connections_come_from_local_addr(shared_daemons: SharedDaemons) -> None:
-    """Connections of a session come from ``local_addr``."""
-    nsqd = shared_daemons.nsqds[0]
-    topic = shared_daemons.make("session.local")
-    with sparq.connect(nsqd.tcp, local_addr="127.0.0.2") as session:
-        session.producer().publish(topic, b"x")
-        session.consumer(topic, "c").receive(20).finish()
-        [client] = nsqd.channel(topic, "c")["clients"]
-
-    assert client["remote_address"].startswith("127.0.0.2:")

@@ -57,7 +57,7 @@ async def test_nsqd_applies_the_identify_options(shared_daemons: SharedDaemons) 
             "sample_rate": 50,
         }
         assert expected == {name: client[name] for name in expected}
-        [subscription] = consumer._flow.subscriptions
+        [subscription] = consumer._subscriptions
         facts = subscription.connection.facts
         assert (facts["max_rdy_count"], facts["msg_timeout"]) == (500, 7000)
         assert (facts["output_buffer_size"], facts["output_buffer_timeout"]) == (12_345, 123)

@@ -79,8 +79,7 @@ class ScriptedNsqds(RuleBasedStateMachine):
 
     def watch_raises(self) -> None:
         """Record each raise that, in the order of sending, makes the total exceed max_in_flight."""
-        flow = self.consumer._flow
-        distributor = flow._distributor
+        distributor = self.consumer._distributor
         plain = distributor._set
         before: dict[RdyWindow, int] = {}
 
@@ -191,7 +190,7 @@ class ScriptedNsqds(RuleBasedStateMachine):
     def counts(self) -> list[tuple[int, int, int]]:
         """For each connection: RDY sent, RDY received, difference of the in-flight counts."""
         found = []
-        for subscription in self.consumer._flow.subscriptions:
+        for subscription in self.consumer._subscriptions:
             window = subscription.window
             nsqd = next(each for each in self.nsqds if each.address == subscription.address)
             peer = nsqd.peers[-1] if nsqd.peers else None
@@ -209,7 +208,7 @@ class ScriptedNsqds(RuleBasedStateMachine):
 
     def is_blocked(self) -> bool:
         """Whether a backoff block is running; it ends by itself."""
-        return self.consumer._flow.backoff.state.name == "BLOCKED"
+        return self.consumer._backoff.state.name == "BLOCKED"
 
     def possible_messages(self) -> int:
         """Unanswered messages that are possible: per connection, RDY or in flight, if higher."""

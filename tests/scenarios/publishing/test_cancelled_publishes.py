@@ -162,7 +162,7 @@ def test_cancelled_publishes_do_not_affect_others(shared_daemons: SharedDaemons)
             await until(lambda: producer.connections)
             story = Run(producer, topic, {})
             await story.take(steps)
-            assert (producer.under_way, producer._dispatcher._queue_bytes) == (0, 0)
+            assert (producer.under_way, producer._queue_bytes) == (0, 0)
             last = await producer.publish(topic, b"check")
         bodies = await stored(nsqd, topic)
         assert bodies.pop(b"check") == 1 + last.resent

@@ -1,8 +1,8 @@
 """The consumer of a session: blocking access to a channel's messages.
 
-1. Messages are passed from the session's thread many at a time. While some are left, a ``for`` loop
-   takes the next one without a thread switch. The session's thread answers heartbeats while the
-   program computes.
+1. Messages are passed from the session's thread many at a time, as soon as a thread waits for one.
+   While some are left, a ``for`` loop takes the next one without a thread switch. The session's
+   thread answers heartbeats while the program computes.
 2. An interrupted or timed-out wait loses no message: messages that arrive are kept for the next
    call.
 3. Messages that are stale before they are handed out are dropped: nsqd redelivers them.
@@ -18,10 +18,9 @@ import contextlib
 import inspect
 import time
 import weakref
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
-from threading import RLock
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from sparq.client.arguments import require_callable
@@ -31,16 +30,11 @@ from sparq.client.connection import DONE
 from sparq.client.consumer import Consumer, Handler, check_batch
 from sparq.client.errors import ClosedError
 from sparq.client.message import Message, Respond, Response
+from sparq.client.pool import background
 from sparq.client.subscription import Batch, Counters
 
 FETCHED_MAX: Final = 1_000
 """Maximum number of messages passed to the program at a time, besides ``max_in_flight``."""
-
-NOTHING_CAME: Final = "no message arrived in time"
-INTERRUPTED: Final = (
-    "a signal handler waits for a message, and has interrupted this thread's wait for one: "
-    "the two would wait for each other"
-)
 
 
 class BlockingBatch(Batch):
@@ -60,6 +54,52 @@ class BlockingBatch(Batch):
         if self._messages is None:
             self._thread.ask(super()._opened)
         return super()._opened()
+
+
+class ReadyMessages:
+    """Messages for the program's threads, as many as they have asked for, and some more.
+
+    Its methods run on the session's thread; any thread may take from ``queue``, where None marks
+    the end. It does not refer to the `BlockingConsumer`, which may be dropped without being closed.
+    """
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.queue: SimpleQueue[Message | None] = SimpleQueue()
+        self._consumer = consumer
+        self._wanted = 0
+        self._moving: asyncio.Task[None] | None = None
+
+    def want(self) -> None:
+        """Note that a thread waits for a message."""
+        self._wanted += 1
+        if self._moving is None:
+            self._moving = background(self._move(), "moving messages to the program")
+
+    async def _move(self) -> None:
+        has_ended = True
+        try:
+            while (batch := await self._consumer._next_batch(FETCHED_MAX, 0)) is not None:
+                for message in batch:
+                    self.queue.put(message)
+                self._wanted -= len(batch)
+                if self._wanted <= 0:
+                    has_ended, self._wanted = False, 0
+                    return
+        finally:
+            self._moving = None
+            if has_ended:
+                self.queue.put(None)
+
+    async def give_back(self) -> None:
+        """Requeue what no thread has taken, and end the waits."""
+        if self._moving is not None:
+            self._moving.cancel()
+            await asyncio.wait([self._moving])
+        # Sent together with CLS: with RDY still open, nsqd would redeliver them here at once.
+        with contextlib.suppress(Empty):
+            while (message := self.queue.get_nowait()) is not None:
+                message.requeue(0, backoff=False)
+        self.queue.put(None)
 
 
 class BlockingConsumer(SessionHandle):
@@ -105,11 +145,7 @@ class BlockingConsumer(SessionHandle):
         self._consumer._through = _sending_from(thread)
         super().__init__(thread, self._consumer)
         self.counters: Counters = self._consumer.counters
-        self._ready: deque[Message] = deque()
-        # One thread at a time fetches messages.
-        self._refill_lock = RLock()
-        self._refilling = False
-        self._fetching: Future[bool] | None = None
+        self._ready = ReadyMessages(self._consumer)
         self._start()
 
     def _start(self) -> None:
@@ -208,55 +244,37 @@ class BlockingConsumer(SessionHandle):
 
     def _take(self, deadline: float | None) -> Message | None:
         """Return the next message; None when the consumer is closed."""
+        queue = self._ready.queue
         try:
             while not self.closed:
-                self._thread.check()  # a forked child has copies of the messages and of the lock
-                if (message := self._pop()) is not None:
-                    return message
-                if not self._refill(deadline):
+                self._thread.check()  # a forked child has copies of the messages
+                try:
+                    message = queue.get_nowait()
+                except Empty:
+                    self._thread.post(self._ready.want)
+                    message = queue.get(timeout=_seconds_until(deadline))
+                if message is None:
+                    queue.put(None)  # for other threads
                     break
+                if not message.stale:
+                    return message
+        except Empty:
+            raise TimeoutError("no message arrived in time") from None
         except ClosedError:
             if not self.closed:
                 raise
         return None
 
-    def _refill(self, deadline: float | None) -> bool:
-        """Wait for more messages; False at the end. Other threads may take them first."""
-        seconds = _seconds_until(deadline)
-        if not self._refill_lock.acquire(timeout=-1 if seconds is None else seconds):
-            raise TimeoutError(NOTHING_CAME)
-        # The lock is this thread's, also if a signal handler has interrupted its wait below.
-        if self._refilling:
-            self._refill_lock.release()
-            raise RuntimeError(INTERRUPTED)
-        self._refilling = True
-        try:
-            if self._ready:
-                return True
-            if self._fetching is None:
-                self._fetching = self._thread.submit(_fetch, self._consumer, self._ready)
-            has_more = self._thread.wait(self._fetching, _seconds_until(deadline))
-            self._fetching = None
-            return has_more
-        except TimeoutError:
-            raise TimeoutError(NOTHING_CAME) from None
-        finally:
-            self._refilling = False
-            self._refill_lock.release()
-
-    def _pop(self) -> Message | None:
-        """Return the first fetched message that is not stale; None: there is none."""
-        with contextlib.suppress(IndexError):  # another thread may take the last message
-            while self._ready:
-                message = self._ready.popleft()
-                if not message.stale:
-                    return message
-        return None
-
     def _take_ready(self, count: int) -> list[Message]:
+        """Return up to ``count`` of the messages that wait here already."""
         found: list[Message] = []
-        while len(found) < count and (message := self._pop()) is not None:
-            found.append(message)
+        with contextlib.suppress(Empty):
+            while len(found) < count:
+                if (message := self._ready.queue.get_nowait()) is None:
+                    self._ready.queue.put(None)  # for the threads that wait
+                    break
+                if not message.stale:
+                    found.append(message)
         return found
 
     # State
@@ -313,11 +331,7 @@ class BlockingConsumer(SessionHandle):
         close_all(self._thread, [self], wait_seconds)
 
     async def _end(self, wait_seconds: float = 0.0) -> None:
-        if self._fetching is not None:
-            await withdraw(self._fetching)
-        # Sent together with CLS: with RDY still open, nsqd would redeliver them here at once.
-        for message in self._take_ready(len(self._ready)):
-            message.requeue(0, backoff=False)
+        await self._ready.give_back()
         await self._consumer.stop(wait_seconds)
 
 
@@ -342,14 +356,6 @@ def _sending_from(thread: LoopThread) -> Callable[[Respond], Respond]:
         return send
 
     return through
-
-
-async def _fetch(consumer: Consumer, ready: deque[Message]) -> bool:
-    """Pass messages to ``ready`` as soon as some arrive; False: the consumer is closed."""
-    if (batch := await consumer._next_batch(FETCHED_MAX, 0)) is None:
-        return False
-    ready.extend(batch)
-    return True
 
 
 async def _requeue(gathering: Future[Batch | None]) -> None:

@@ -2,14 +2,13 @@
 
 1. ``call`` runs work on the loop and waits for the result; ``post`` does not wait. Both keep the
    order in which one thread calls them.
-2. Several posts cost one wake-up of the loop: they are run together.
-3. An interrupted ``call`` (Ctrl-C) cancels its work, so that no work without an owner is left. Work
+2. An interrupted ``call`` (Ctrl-C) cancels its work, so that no work without an owner is left. Work
    given to ``submit`` goes on, even if a wait for it is interrupted.
-4. The loop's thread waits for no lock that another thread can hold. So a signal handler may use a
+3. The loop's thread waits for no lock that another thread can hold. So a signal handler may use a
    session, even if it interrupts a call of the same session.
-5. After ``close`` the thread has ended. Without ``close`` it ends when its object is collected or
+4. After ``close`` the thread has ended. Without ``close`` it ends when its object is collected or
    the program exits, with a ``ResourceWarning``; it never delays the exit.
-6. A forked child does not have the thread: every use raises ``ClosedError``, and ``close`` does
+5. A forked child does not have the thread: every use raises ``ClosedError``, and ``close`` does
    nothing.
 """
 
@@ -24,7 +23,6 @@ import signal
 import threading
 import warnings
 import weakref
-from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
@@ -68,11 +66,9 @@ class LoopThread:
             library = _thread.start_new_thread.__module__.partition(".")[0]
             raise RuntimeError(PATCHED.format(library))
         self._unusable = ""
-        # Reentrant: the garbage collector or a signal handler may run while the lock is held.
+        # Held to post, so that what is posted before `close` still runs. Reentrant: the garbage
+        # collector or a signal handler may run while it is held.
         self._lock = threading.RLock()
-        self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._waking = False
-        self._calling = False
         started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
         # Not a method: the thread must not keep this object alive, whose finalizer ends it.
         self._thread = threading.Thread(
@@ -117,10 +113,7 @@ class LoopThread:
         """
         with self._lock:
             self.check()
-            self._posted.append((function, arguments))
-            # A signal handler that interrupts `_wake` may wait for what it posts.
-            if not self._waking or self._calling:
-                self._wake()
+            self._loop.call_soon_threadsafe(function, *arguments)
 
     def submit(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> Future[T]:
         """Start to await ``work(*arguments)`` on the loop; the future carries the result.
@@ -168,28 +161,6 @@ class LoopThread:
     def is_current(self) -> bool:
         """Whether the caller is on the loop's own thread, which cannot wait for itself."""
         return threading.current_thread() is self._thread
-
-    def _wake(self) -> None:
-        try:
-            self._waking = self._calling = True
-            self._loop.call_soon_threadsafe(self._do_posted)
-        except BaseException:  # after Ctrl-C here, the next post wakes the loop
-            self._waking = False
-            raise
-        finally:
-            self._calling = False
-
-    def _do_posted(self) -> None:
-        # Reset first: a function posted from here on may miss this round and needs a new wake-up.
-        self._waking = False
-        posted = self._posted
-        try:
-            while posted:
-                function, arguments = posted.popleft()
-                function(*arguments)
-        finally:
-            if posted:  # one function raised: the others still run
-                self._loop.call_soon(self._do_posted)
 
 
 def _begin(work: Callable[[], Awaitable[T]], outcome: Future[T]) -> None:

@@ -14,18 +14,19 @@ import contextlib
 import os
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 from sparq.client.blocking.handle import SessionHandle, awaited
 from sparq.client.blocking.loop_thread import LoopThread, when_unlocked
-from sparq.client.dispatcher import Callback, Receipt
 from sparq.client.log_fields import FieldLogger
 from sparq.client.producer import (
+    Callback,
     Producer,
+    Receipt,
     multi_publish_command,
     publish_command,
     publish_deferred_command,
@@ -169,51 +170,28 @@ class ByteLimit:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._count = self._bytes = 0
-        # Held only to count. Reentrant: a signal handler may run while it is held.
+        # One thread at a time enters. Reentrant: a signal handler may publish as well.
         self._lock = threading.RLock()
-        self._left: deque[int] = deque()
-        self._waiting: deque[threading.Lock] = deque()
+        self._left: SimpleQueue[int] = SimpleQueue()
 
     @property
     def count(self) -> int:
         """The number of admitted publishes."""
-        with self._lock:
-            self._count_left()
-            return self._count
+        return self._count - self._left.qsize()
 
     def enter(self, size: int) -> None:
         """Wait until ``size`` bytes fit, and count them."""
-        while not self._admits(size):
-            news = threading.Lock()
-            news.acquire()
-            self._waiting.append(news)
-            # Again: bytes may have left before `leave` could know of this wait.
-            if self._admits(size):
-                return
-            news.acquire()
+        with self._lock:
+            # Beyond the limit, `get` waits for the next publish that leaves.
+            while not self._left.empty() or (self._count and self._bytes + size > self._bytes_max):
+                self._bytes -= self._left.get()
+                self._count -= 1
+            self._count += 1
+            self._bytes += size
 
     def leave(self, size: int) -> None:
         """Stop counting ``size`` bytes."""
-        self._left.append(size)
-        with contextlib.suppress(IndexError):  # another thread may wake the last one
-            while self._waiting:
-                self._waiting.popleft().release()
-
-    def _admits(self, size: int) -> bool:
-        with self._lock:
-            self._count_left()
-            if self._count and self._bytes + size > self._bytes_max:
-                return False
-            self._count += 1
-            self._bytes += size
-            return True
-
-    def _count_left(self) -> None:
-        with contextlib.suppress(IndexError):  # a signal handler may count the last one
-            while self._left:
-                size = self._left.popleft()
-                self._count -= 1
-                self._bytes -= size
+        self._left.put(size)
 
 
 def _start(producer: Producer, command: bytes, count: int, outcome: Future[Receipt]) -> None:
