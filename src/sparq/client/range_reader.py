@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from sparq.client.blocking.connection import BlockingConnection, Parts
+from sparq.client.blocking.connection import BlockingConnection
 from sparq.client.errors import SparqClientError, WrongPeerError
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
@@ -136,20 +136,19 @@ class RangeReader:
 
     def attach(self, topic: str, channel: str) -> Attached:
         """Hold a channel for this connection; a missing topic or channel is created."""
-        answer = self._ask_json(commands.attach(topic, channel))
-        return self._understood(_attached, answer)
+        return self._ask(_attached, commands.attach(topic, channel))
 
     def ends(self, topic: str) -> Ends:
         """Return the bounds of the topic's log."""
-        return self._understood(_ends, self._ask_json(commands.ends(topic)))
+        return self._ask(_ends, commands.ends(topic))
 
     def place_at_time(self, topic: str, wall_ns: int) -> Place:
         """Return the position of the first message at or after a time, else the log's end."""
-        return self._understood(_place, self._ask_json(commands.ends(topic, "time", wall_ns)))
+        return self._ask(_place, commands.ends(topic, "time", wall_ns))
 
     def place_after(self, topic: str, index: int, count: int) -> Place:
         """Return the position `count` messages after `index`, at most the log's end."""
-        return self._understood(_place, self._ask_json(commands.ends(topic, "after", index, count)))
+        return self._ask(_place, commands.ends(topic, "after", index, count))
 
     def place_within(self, topic: str, index: int, max_bytes: int) -> Place:
         """Return the position that at most `max_bytes` of stored batches reach from `index` on.
@@ -165,12 +164,11 @@ class RangeReader:
             raise NoRangesError(
                 f"nsqd {self.address} is too old to report the sizes of ranges: upgrade it"
             )
-        command = commands.ends(topic, "within", index, max_bytes)
-        return self._understood(_place, self._ask_json(command))
+        return self._ask(_place, commands.ends(topic, "within", index, max_bytes))
 
     def commit(self, topic: str, channel: str, epoch: int, index: int) -> None:
         """Move the cursor of the held channel to `index`: all messages before it are processed."""
-        self._answered(lambda open_: open_.ask(commands.commit(topic, channel, epoch, index)))
+        self._connected().ask(commands.commit(topic, channel, epoch, index))
 
     def read(
         self, topic: str, log: str, first: int, end: int, max_bytes: int = READ_BYTES
@@ -183,9 +181,10 @@ class RangeReader:
         close the iterator, which closes the connection.
         """
         try:
-            self._send(commands.read(topic, log, first, end, max_bytes))
+            connection = self._connected()
+            connection.send(commands.read(topic, log, first, end, max_bytes))
             while first < end:
-                data = self._answered(_receive_range)
+                data = _receive_range(connection)
                 # Otherwise the loop might never end, or messages be passed over.
                 if not first < data.next <= end:
                     raise WrongPeerError(
@@ -194,7 +193,7 @@ class RangeReader:
                     )
                 first = data.next
                 if first < end:
-                    self._send(commands.read(topic, log, first, end, max_bytes))
+                    connection.send(commands.read(topic, log, first, end, max_bytes))
                 yield data
         except RemoteError:
             raise  # nsqd has answered: no piece is still to come
@@ -205,33 +204,14 @@ class RangeReader:
 
     def close(self) -> None:
         """Close the connection, and with it an attachment; the next command connects again."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        if self._connection is not None:
+            self._connection.close()
 
     # Connection
 
-    def _ask_json(self, command: Parts) -> Mapping[str, Any]:
-        return self._answered(lambda open_: open_.ask_json(command))
-
-    def _send(self, command: bytes) -> None:
-        self._answered(lambda open_: open_.send(command))
-
-    def _answered(self, question: Callable[[BlockingConnection], Answer]) -> Answer:
-        """Send a command and return its answer; without one, or after a fatal error, close."""
-        try:
-            return question(self._connected())
-        except RemoteError as refusal:
-            if refusal.fatal:
-                self.close()
-            raise
-        # KeyboardInterrupt as well: the next command would take a late answer for its own.
-        except BaseException:
-            self.close()
-            raise
-
     def _connected(self) -> BlockingConnection:
-        if self._connection is None:
+        """Return the connection; a new one after a failure, which closed the one before."""
+        if self._connection is None or self._connection.closed:
             connection = BlockingConnection(
                 self.address, user_agent=self._user_agent, layers=self._layers
             )
@@ -245,9 +225,8 @@ class RangeReader:
             self._connection = connection
         return self._connection
 
-    def _understood(
-        self, read: Callable[[Mapping[str, Any]], Answer], answer: Mapping[str, Any]
-    ) -> Answer:
+    def _ask(self, read: Callable[[Mapping[str, Any]], Answer], command: bytes) -> Answer:
+        answer = self._connected().ask_json(command)
         try:
             return read(answer)
         except (KeyError, TypeError, ValueError) as error:
@@ -265,32 +244,21 @@ def _receive_range(connection: BlockingConnection) -> RangeData:
     return RangeData(following, lost, data[_RANGE_HEADER.size :])
 
 
+def _numbers(answer: Mapping[str, Any], *names: str) -> list[int]:
+    return [int(answer[name]) for name in names]
+
+
 def _ends(answer: Mapping[str, Any]) -> Ends:
-    return Ends(
-        log=str(answer["log"]),
-        node=int(answer["node"]),
-        first=int(answer["first"]),
-        end=int(answer["end"]),
-        first_ordinal=int(answer["first_ordinal"]),
-        end_ordinal=int(answer["end_ordinal"]),
-    )
+    numbers = _numbers(answer, "node", "first", "end", "first_ordinal", "end_ordinal")
+    return Ends(str(answer["log"]), *numbers)
 
 
 def _attached(answer: Mapping[str, Any]) -> Attached:
-    return Attached(
-        epoch=int(answer["epoch"]),
-        ends=_ends(answer),
-        committed=int(answer["committed"]),
-        committed_ordinal=int(answer["committed_ordinal"]),
-        created=answer.get("created") is True,
-    )
+    epoch, committed, ordinal = _numbers(answer, "epoch", "committed", "committed_ordinal")
+    return Attached(epoch, _ends(answer), committed, ordinal, answer.get("created") is True)
 
 
 def _place(answer: Mapping[str, Any]) -> Place:
-    return Place(
-        at=int(answer["at"]),
-        at_ordinal=int(answer["at_ordinal"]),
-        from_ordinal=int(answer.get("from_ordinal", 0)),
-        ends=_ends(answer),
-        size=int(answer.get("size", 0)),
-    )
+    at, at_ordinal = _numbers(answer, "at", "at_ordinal")
+    from_ordinal, size = int(answer.get("from_ordinal", 0)), int(answer.get("size", 0))
+    return Place(at, at_ordinal, from_ordinal, _ends(answer), size)

@@ -146,17 +146,42 @@ class Telemetry:
         size: Attributes = {"messaging.batch.message_count": len(bodies)}
         if len(bodies) == 1:
             size = {"messaging.message.body.size": len(bodies[0])}
+        try:
+            with self._span("publish", trace.SpanKind.PRODUCER, about, size):
+                fields: dict[str, str] = {}
+                if self._carry_context:
+                    _CARRIER.inject(fields)
+                yield [seal(fields, body) for body in bodies] if fields else list(bodies), about
+        finally:
+            self._sent.add(len(bodies), about)
+
+    @contextlib.contextmanager
+    def _span(
+        self,
+        name: str,
+        kind: trace.SpanKind,
+        about: Attributes,
+        details: Attributes,
+        **more: Any,
+    ) -> Iterator[trace.Span]:
+        """Open a span, and record its duration; ``details`` are not in the metrics."""
+        is_process = kind is trace.SpanKind.CONSUMER
+        histogram = self._process_duration if is_process else self._operation_duration
         with self._tracer.start_as_current_span(
-            f"publish {topic}", kind=trace.SpanKind.PRODUCER, attributes=about | size
-        ):
-            fields: dict[str, str] = {}
-            if self._carry_context:
-                _CARRIER.inject(fields)
+            f"{name} {about['messaging.destination.name']}",
+            kind=kind,
+            attributes=about | details,
+            **more,
+        ) as span:
+            began = time.perf_counter()
             try:
-                with _timed(self._operation_duration, about):
-                    yield [seal(fields, body) for body in bodies] if fields else list(bodies), about
+                yield span
+            except BaseException as error:
+                about["error.type"] = _error_type(error)
+                span.set_attribute("error.type", about["error.type"])
+                raise
             finally:
-                self._sent.add(len(bodies), about)
+                histogram.record(time.perf_counter() - began, about)
 
     # Handling
 
@@ -194,15 +219,9 @@ class Telemetry:
         about = _about("process", "process", consumer.topic, consumer.channel)
         size: Attributes = {"messaging.batch.message_count": len(bodies)}
         self._consumed.add(len(bodies), about)
-        with self._tracer.start_as_current_span(
-            f"process {consumer.topic}",
-            kind=trace.SpanKind.CONSUMER,
-            attributes=about | size,
-            links=links,
-        ):
+        with self._span("process", trace.SpanKind.CONSUMER, about, size, links=links):
             batch.observe(self._settling(about, size, batch))
-            with _timed(self._process_duration, about):
-                yield bodies
+            yield bodies
 
     @contextlib.contextmanager
     def _processing(self, message: Message, topic: str, channel: str) -> Iterator[None]:
@@ -217,15 +236,9 @@ class Telemetry:
             "messaging.nsq.attempts": message.attempts,
         }
         self._consumed.add(1, about)
-        with self._tracer.start_as_current_span(
-            f"process {topic}",
-            parent,
-            kind=trace.SpanKind.CONSUMER,
-            attributes=about | known | sizes,
-        ):
+        with self._span("process", trace.SpanKind.CONSUMER, about, known | sizes, context=parent):
             message.observe(self._settling(about, known, message))
-            with _timed(self._process_duration, about):
-                yield
+            yield
 
     def _settling(
         self, process: Attributes, known: Attributes, settled: Message | Bodies
@@ -235,19 +248,10 @@ class Telemetry:
 
         @contextlib.contextmanager
         def settling(name: str) -> Iterator[None]:
-            topic = process["messaging.destination.name"]
             operation = {"messaging.operation.name": name, "messaging.operation.type": "settle"}
             about = process | operation
             about.pop("error.type", None)  # of the handler that has failed
-            with (
-                self._tracer.start_as_current_span(
-                    f"{name} {topic}",
-                    parent,
-                    kind=trace.SpanKind.CLIENT,
-                    attributes=about | known,
-                ) as span,
-                _timed(self._operation_duration, about),
-            ):
+            with self._span(name, trace.SpanKind.CLIENT, about, known, context=parent) as span:
                 if settled.expires_at <= time.monotonic():
                     about["error.type"] = EXPIRED
                     span.set_attribute("error.type", EXPIRED)
@@ -305,20 +309,6 @@ def _noted(receipt: Receipt, about: Attributes) -> Receipt:
     span.set_attributes(server)
     span.set_attribute("messaging.nsq.attempts", receipt.attempts)
     return receipt
-
-
-@contextlib.contextmanager
-def _timed(histogram: metrics.Histogram, about: Attributes) -> Iterator[None]:
-    """Record the duration of a block; add ``error.type`` to ``about`` and to the present span."""
-    began = time.perf_counter()
-    try:
-        yield
-    except BaseException as error:
-        about["error.type"] = _error_type(error)
-        trace.get_current_span().set_attribute("error.type", about["error.type"])
-        raise
-    finally:
-        histogram.record(time.perf_counter() - began, about)
 
 
 def _error_type(error: BaseException) -> str:

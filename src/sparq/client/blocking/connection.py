@@ -157,7 +157,10 @@ class BlockingConnection:
                 self._socket.sendall(part)
         except (BrokenPipeError, ConnectionResetError):
             # nsqd refuses some commands before it has read them completely, and hangs up.
-            self.receive()
+            try:
+                self.receive()
+            finally:
+                self.close()
             raise
         except BaseException:
             self.close()
@@ -181,6 +184,11 @@ class BlockingConnection:
                 self.send(commands.nop())
                 continue
             return frame_type, data
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed, by ``close`` or after an exception."""
+        return self._socket.fileno() < 0
 
     def close(self) -> None:
         """Close the socket; a second call does nothing."""
