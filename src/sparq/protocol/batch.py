@@ -90,6 +90,7 @@ _BIG_ENDIAN: Final = sys.byteorder == "big"
 _CHECKSUM_AT: Final = 16
 _CHECKSUM_END: Final = 24
 _NO_CHECKSUM: Final = bytes(8)
+_PADDING: Final = tuple(bytes(size) for size in range(ALIGNMENT))
 _JOIN_BELOW: Final = 1 << 16
 """Smaller batches are joined into one buffer: a copy is cheaper than a gathering write."""
 
@@ -308,13 +309,16 @@ def encode(
     sections = _encode_dues(dues) if dues else b""
     total = batch_size(count, len(frames), len(sections))
     ends_data = (ends.byteswap() if _BIG_ENDIAN else ends).tobytes()
-    padding = bytes(total - HEADER_SIZE - len(ends_data) - len(frames) - len(sections))
-    parts: list[Buffer] = [ends_data, frames, sections, padding]
+    used = HEADER_SIZE + len(ends_data) + len(frames) + len(sections)
+    parts: list[Buffer] = [ends_data, frames, sections, _PADDING[total - used]]
     if total < _JOIN_BELOW:
         parts = [b"".join(parts)]
-    digest = xxh3_64()
-    for part in parts:
-        digest.update(part)
+        checksum = xxh3_64_intdigest(parts[0])
+    else:
+        digest = xxh3_64()
+        for part in parts:
+            digest.update(part)
+        checksum = digest.intdigest()
     header = _HEADER.pack(
         MAGIC,
         HEADER_SIZE,
@@ -323,7 +327,7 @@ def encode(
         HAS_DUES if sections else 0,
         log_id_short,
         0,
-        digest.intdigest(),
+        checksum,
         first_index,
         ordinal,
         publish_time_ns,
