@@ -93,8 +93,3 @@ async def test_a_delay_out_of_range_or_of_a_wrong_type_raises(use: str) -> None:
         await until(lambda: not peer.in_flight)
 
         assert nsqd.lines(b"REQ") == [b"REQ 0000000000000001 9000000000000"]
-
-
-def test_a_long_delay_is_sent_unchanged() -> None:
-    """A delay of 9e9 s is sent as it is: nsqd enforces its own limit."""
-    assert publish_deferred_command("t", b"x", 9e9).startswith(b"DPUB t 9000000000000\n")

@@ -65,14 +65,6 @@ def test_the_duration_of_a_block_and_the_level_are_bounded() -> None:
     assert backoff.level == 4
 
 
-def test_a_block_lasts_at_most_the_limit() -> None:
-    """If the limit is below multiplier x 2 seconds, a block lasts as long as the limit."""
-    backoff = make(longest=0.5)
-    backoff.result(BackoffSignal.FAILURE)
-
-    assert (backoff.duration(), backoff.level) == (0.5, 1)
-
-
 @pytest.mark.parametrize(("multiplier", "longest"), [(1, 0), (0, 120)])
 def test_zero_switches_backoff_off(multiplier: float, longest: float) -> None:
     """A multiplier or a maximum duration of 0 switches backoff off."""

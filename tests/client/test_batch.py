@@ -72,19 +72,6 @@ async def test_messages_of_a_batch_can_be_answered_one_by_one() -> None:
                 answer()
 
 
-async def test_a_finished_batch_can_still_be_read() -> None:
-    """After ``finish`` the bodies are readable, responses raise, and nothing is in flight."""
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        deliver(await subscribed(nsqd), range(4))
-        batch = await first_batch(consumer)
-        batch.finish()
-        assert consumer.in_flight == 0
-
-        assert batch[2].body == b"body 2"
-        with pytest.raises(AlreadyRespondedError):
-            batch[2].finish()
-
-
 async def test_a_requeued_batch_raises_the_backoff_by_one_level() -> None:
     """Requeuing a batch sends RDY 0 before its REQs and raises the backoff by one level only."""
     async with scripted() as [nsqd], consumer_of(nsqd, max_requeue_delay=3.0) as consumer:

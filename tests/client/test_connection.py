@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from sparq.client.config import Config
-from sparq.client.connection import REQUESTS_MAX, WRITE_CHECKS, open_connection
-from sparq.client.errors import ConnectionLostError, WrongPeerError
+from sparq.client.connection import WRITE_CHECKS, open_connection
+from sparq.client.errors import ConnectionLostError
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.receiver import MessageRun
 from sparq.wire.errors import remote_error
 from tests.client.certificates import certificates, server_context
 from tests.client.counterpart import Counterpart
@@ -23,73 +22,10 @@ from tests.client.scripted import (
     RecordingTransport,
     frame,
     listening,
-    message_frame,
     scripted,
 )
 from tests.support.servers import free_port
 from tests.support.waiting import let_all_run, until
-
-
-async def test_identify_sends_the_options_and_keeps_nsqds_facts() -> None:
-    """IDENTIFY with the options is the first command; the facts in nsqd's answer are kept."""
-    async with scripted() as [nsqd]:
-        nsqd.facts["sparq_version"] = "1"
-        connection = await open_connection(nsqd.address, Config(msg_timeout=3))
-        peer = await nsqd.peer()
-
-        assert peer.identity["msg_timeout"] == 3000
-        assert peer.commands == [b"IDENTIFY"]
-        assert connection.facts == nsqd.facts
-        await connection.close()
-
-
-async def test_an_nsqd_that_does_not_negotiate() -> None:
-    """An nsqd that answers IDENTIFY with a plain OK has no facts."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"IDENTIFY\n")
-        writer.write(frame(0, b"OK"))
-
-    async with listening(answer) as address:
-        connection = await open_connection(address, Config())
-        assert connection.facts == {}
-        await connection.close()
-
-
-async def test_commands_of_one_loop_iteration_are_sent_in_one_write(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Commands of one loop iteration are sent in one write, in order."""
-    async with scripted() as [nsqd]:
-        connection = await open_connection(nsqd.address, Config())
-        peer = await nsqd.peer()
-        transport: Any = connection._transport
-        recording = RecordingTransport(transport)
-        monkeypatch.setattr(connection, "_transport", recording)
-        for number in range(100):
-            connection.send(commands.fin(b"%016x" % number))
-        await until(lambda: len(peer.commands) == 101)
-
-        assert len(recording.writes) == 1
-        assert peer.commands[1:] == [b"FIN %016x" % number for number in range(100)]
-        await connection.close()
-
-
-async def test_every_requests_max_requests_are_written_immediately(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Every REQUESTS_MAX requests are written immediately, the rest at the iteration's end."""
-    async with scripted() as [nsqd]:
-        connection = await open_connection(nsqd.address, Config())
-        recording = RecordingTransport(connection._transport)
-        monkeypatch.setattr(connection, "_transport", recording)
-        command = b"PUB t\n" + struct.pack(">i", 1) + b"x"
-        answers = [connection.request(command) for _ in range(2 * REQUESTS_MAX + 1)]
-        assert [REQUESTS_MAX * command] * 2 == recording.writes
-
-        await asyncio.gather(*answers)
-        assert command == recording.writes[2]
-        await connection.close()
 
 
 async def test_a_single_request_is_written_immediately(
@@ -276,43 +212,6 @@ async def test_refused_responses_are_counted_and_answer_no_request() -> None:
         assert await connection.request(commands.pub("t", b"1")) == b"OK"
         assert connection.refused_responses == 1
         await connection.close()
-
-
-async def test_messages_of_one_read_are_passed_on_together() -> None:
-    """Frames may be split across reads; the messages of one read are passed on together."""
-    async with scripted() as [nsqd]:
-        connection = await open_connection(nsqd.address, Config())
-        reads: list[MessageRun] = []
-        connection.on_messages = reads.append
-        stream = b"".join(message_frame(number, b"body") for number in range(5))
-        connection.data_received(stream[:50])
-        connection.data_received(stream[50:])
-
-        assert [len(read) for read in reads] == [1, 4]
-        assert all(body == b"body" for read in reads for body in read.bodies())
-        await connection.close()
-
-
-@pytest.mark.parametrize(
-    ("garbage", "text"),
-    [
-        (b"HTTP/1.1 400 Bad Request\r\n", "HTTP"),
-        (b"\xff\xff\xff\xff....", "size -1"),
-        (frame(0, b"x" * 2000), "size 2004"),
-        (frame(0, b"{nonsense"), "instead of a JSON object"),
-        (frame(1, b"E_BAD_BODY IDENTIFY msg timeout (1) is invalid"), "msg timeout"),
-    ],
-)
-async def test_a_server_that_is_no_nsqd_fails_with_the_reason(garbage: bytes, text: str) -> None:
-    """HTTP, a wrong frame size, an answer without JSON or a refusal fails with the reason."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"IDENTIFY\n")
-        writer.write(garbage)
-
-    async with listening(answer) as address:
-        with pytest.raises((ConnectionLostError, WrongPeerError, RemoteError), match=text):
-            await open_connection(address, Config(max_msg_size=1000))
 
 
 async def test_connecting_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from aiohttp import web
 from sparq.client import Consumer, Producer, PublishError
 from sparq.client.config import Config
 from sparq.client.discovery import Discovery, Found, _Poll
-from sparq.protocol.lookup import ANSWER_BYTES_MAX, LISTED_MAX
 from tests.client.certificates import certificates, server_context
 from tests.client.scripted import scripted, subscribed
 from tests.support.servers import free_port
@@ -162,68 +161,6 @@ async def test_old_answers_count_again_only_while_no_nsqlookupd_answers(
     await discover_from(2, conversation)
 
 
-async def test_an_unknown_topic_is_no_failure() -> None:
-    """TOPIC_NOT_FOUND (404) is an empty list of nsqds, not an error."""
-
-    async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
-        lookupds[0].status, lookupds[0].body = 404, b'{"message":"TOPIC_NOT_FOUND"}'
-        await until(lambda: found and found[-1] == set())
-        lookupds[0].lists("a:1")
-        await until(lambda: found[-1] == {"a:1"})
-
-    await discover_from(1, conversation)
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "text"),
-    [
-        (404, b'{"message":"NOT_FOUND"}', "is this an nsqlookupd's HTTP address?"),
-        (200, b"<html>", "not JSON, so the server is not an nsqlookupd"),
-        (500, b"", "status 500"),
-    ],
-)
-async def test_a_server_that_is_no_nsqlookupd_is_an_error(
-    status: int, body: bytes, text: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A server that is no nsqlookupd, such as an nsqd, is an error, not an unknown topic."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
-    lookupd = Lookupd()
-    lookupd.status, lookupd.body = status, body
-    await lookupd.start()
-    async with Consumer("clicks", "c", lookupd_http_addresses=lookupd.address) as consumer:
-        await until(lambda: consumer.errors)
-        [(place, reason)] = consumer.errors.items()
-    await lookupd.stop()
-
-    assert place == f"http://{lookupd.address}/lookup"
-    assert text in reason
-
-
-@pytest.mark.parametrize("kind", ["too large", "too many", "redirect", "error", "no list"])
-async def test_a_hostile_answer_is_ignored(kind: str) -> None:
-    """An oversized answer, a redirect, an error or a wrong document is ignored."""
-
-    async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
-        bad, good = lookupds
-        good.lists("a:1")
-        if kind == "too large":
-            bad.lists("stolen:1")
-            bad.body = bad.body[:-1] + b" " * ANSWER_BYTES_MAX + b"}"
-        elif kind == "too many":
-            bad.lists(*(f"stolen:{port}" for port in range(LISTED_MAX + 1)))
-        elif kind == "redirect":
-            bad.status, bad.headers = 302, {"Location": f"http://{good.address}/stolen"}
-        elif kind == "error":
-            bad.status = 500
-        else:
-            bad.body = b'["a:1"]'
-        await until(lambda: len(bad.asked) >= 2 and found)
-        assert found[-1] == {"a:1"}
-        assert not [path for path in good.asked if "stolen" in path]
-
-    await discover_from(2, conversation)
-
-
 async def test_an_nsqlookupd_that_hangs_does_not_delay_the_others() -> None:
     """While one nsqlookupd does not answer, changes at the other are found without delay."""
 
@@ -286,31 +223,6 @@ async def test_without_the_last_nsqlookupd_its_nsqds_are_no_longer_listed() -> N
     await discover_from(1, conversation)
 
 
-async def test_a_failed_query_ends_what_the_nsqlookupd_said_about_draining() -> None:
-    """After a failed query of the only nsqlookupd, its draining nsqd is found as before."""
-
-    async def conversation(lookupds: list[Lookupd], _: list[set[str]]) -> None:
-        found: list[set[str]] = []
-        draining: list[frozenset[str]] = []
-        nsqds = [_producer("a:1"), {**_producer("b:2"), "draining": True}]
-        lookupds[0].body = json.dumps({"producers": nsqds}).encode()
-        discovery = Discovery(
-            [lookupds[0].address],
-            None,
-            Config(lookupd_poll_interval=0.05),
-            random.Random(1),
-        )
-        discovery.on_draining = draining.append
-        task = asyncio.create_task(discovery.run(to_sets(found)))
-        await until(lambda: found and (found[-1], draining[-1]) == ({"a:1"}, {"b:2"}))
-        lookupds[0].status = 500
-        await until(lambda: (found[-1], draining[-1]) == ({"a:1", "b:2"}, set()), 5)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    await discover_from(1, conversation)
-
-
 async def test_only_nsqds_that_the_filter_returns_are_used(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -363,23 +275,6 @@ async def test_a_closed_port_is_logged_as_connection_refused(
 
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [f"nsqlookupd http://{place}/lookup: connection refused"]
-
-
-async def test_a_producer_publishes_to_the_nsqds_that_the_filter_returns() -> None:
-    """A producer publishes to the nsqds that the filter returns."""
-
-    async def conversation(lookupds: list[Lookupd], _: list[set[str]]) -> None:
-        lookupds[0].lists("a:1")
-        async with (
-            scripted() as [nsqd],
-            Producer(
-                lookupd_http_addresses=lookupds[0].address,
-                discovery_filter=lambda listed: [nsqd.address for _ in listed],
-            ) as producer,
-        ):
-            assert (await producer.publish("t", b"x")).nsqd == nsqd.address
-
-    await discover_from(1, conversation)
 
 
 async def test_a_dead_letter_goes_to_the_filters_nsqd(caplog: pytest.LogCaptureFixture) -> None:

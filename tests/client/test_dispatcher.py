@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from sparq.client import ClosedError, Producer, PublishError, Receipt, RemoteError
-from tests.client.scripted import Peer, connected, frame, producer_of, scripted, storing
+from tests.client.scripted import Peer, connected, producer_of, scripted, storing
 from tests.support.servers import free_port
 from tests.support.waiting import let_all_run, stays, until
 
@@ -158,25 +158,6 @@ async def test_at_most_max_pending_bytes_await_an_answer() -> None:
         await until(lambda: len(stored) == 20)
         nsqd.peers[0].send(0, b"OK")
         await big
-
-
-async def test_free_bytes_go_to_the_oldest_waiting_publish() -> None:
-    """Free bytes go to the publish that has waited longest, not to a newer one."""
-    async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=1000) as producer:
-        stored: list[bytes] = []
-        nsqd.on_publish = lambda peer, words, body: stored.append(body[:1])
-        await connected(producer, 1)
-        first = [asyncio.create_task(producer.publish("t", b"%d" % n * 400)) for n in range(3)]
-        await until(lambda: len(stored) == 2)
-        late = asyncio.create_task(producer.publish("t", b"3" * 400))
-        producer._links[0].data_received(frame(0, b"OK"))
-        await until(lambda: len(stored) == 3)
-        assert stored == [b"0", b"1", b"2"]
-        nsqd.peers[0].send(0, b"OK")
-        await until(lambda: len(stored) == 4)
-        nsqd.peers[0].send(0, b"OK")
-        nsqd.peers[0].send(0, b"OK")
-        await asyncio.gather(*first, late)
 
 
 def _holds(bodies: list[bytes], count: int) -> bool:

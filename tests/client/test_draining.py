@@ -58,18 +58,6 @@ async def test_a_publish_that_is_refused_by_draining_goes_to_another_nsqd(
     assert (1, 22) == (publishes(two_nsqds[0]), publishes(two_nsqds[1]))
 
 
-async def test_publishes_sent_before_the_first_refusal_go_to_another_nsqd(
-    two_nsqds: list[ScriptedNsqd],
-) -> None:
-    """Publishes sent before the first refusal go to the other nsqd, with ``resent`` 0."""
-    async with Producer([nsqd.address for nsqd in two_nsqds]) as producer:
-        await connected(producer, 2)
-        receipts = await asyncio.gather(*(producer.publish("t", b"x") for _ in range(100)))
-
-    assert {two_nsqds[1].address} == {receipt.nsqd for receipt in receipts}
-    assert {0} == {receipt.resent for receipt in receipts}
-
-
 async def test_a_draining_nsqd_is_tried_again_after_retry_seconds(
     two_nsqds: list[ScriptedNsqd], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,27 +82,6 @@ async def test_rdy_is_shared_and_redistributed() -> None:
             consumer.max_in_flight = -1
 
 
-async def test_a_new_connection_gets_rdy_as_messages_are_answered() -> None:
-    """A new connection gets no RDY while 10 of 10 are in flight, then one for each response."""
-    async with scripted(2) as [old, new]:
-        await new.stop()
-        async with consumer_of(old, new) as consumer:
-            peer = await subscribed(old)
-            for number in range(10):
-                peer.deliver(number)
-            held = [await anext(consumer) for _ in range(10)]
-            await new.start()
-            await until(lambda: len(consumer.connections) == 2)
-            assert new.lines(b"RDY") == []
-            for message in held[:3]:
-                message.finish()
-            await until(lambda: new.peers[0].ready == 3, 2)
-            for message in held[3:]:
-                message.finish()
-            await until(lambda: new.peers[0].ready == 5, 2)
-            assert peer.ready == 5
-
-
 async def test_a_connection_that_is_left_passes_on_its_rdy() -> None:
     """A connection being left gets CLS; its RDY moves to the other as its messages are finished."""
     async with scripted(2) as [old, other], consumer_of(old, other) as consumer:
@@ -161,26 +140,3 @@ async def test_redeliveries_after_timeouts_do_not_count_as_ignoring_rdy() -> Non
             assert consumer.counters.expired >= 400
             assert consumer.connections == [nsqd.address]
             assert len(nsqd.all_peers) == 1
-
-
-async def test_with_fewer_messages_than_connections_nsqds_get_rdy_in_turn() -> None:
-    """With max_in_flight 1, each of three nsqds gets RDY 1 in turn."""
-    options = {
-        "max_in_flight": 1,
-        "rdy_redistribute_interval": 0.02,
-        "low_rdy_idle_timeout": 1,
-        "low_rdy_timeout": 1,
-    }
-    async with scripted(3) as nsqds, consumer_of(*nsqds, **options):
-        seen = set()
-
-        def turn() -> bool:
-            ready = [nsqd for nsqd in nsqds if nsqd.peers and nsqd.peers[0].ready]
-            seen.update(ready)
-            return len(seen) == 3
-
-        await until(turn)
-        changes = [
-            (peer, int(line.split()[1])) for n in nsqds for peer, line in n.script if b"RDY" in line
-        ]
-        assert all(count <= 1 for _, count in changes)

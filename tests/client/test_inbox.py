@@ -1,7 +1,6 @@
 """client.subscription: each message is handed out once, and only before its timeout."""
 
 import asyncio
-import contextlib
 import random
 
 import pytest
@@ -117,24 +116,6 @@ async def test_each_message_is_taken_once_singly_or_in_batches(seed: int) -> Non
 
     assert sorted(seen) == sorted(bodies(range(at)))
     assert consumer.in_flight == 0
-
-
-async def test_two_messages_wake_two_of_three_waiting_tasks() -> None:
-    """Two messages wake two of three waiting tasks; the third waits on."""
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        peer = await subscribed(nsqd)
-        tasks = [asyncio.create_task(anext(consumer)) for _ in range(3)]
-        await until(lambda: len(consumer._inbox._takers) == 3)
-        peer.deliver(1)
-        peer.deliver(2)
-        await until(lambda: len([task for task in tasks if task.done()]) == 2)
-        waiting = next(task for task in tasks if not task.done())
-        waiting.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await waiting
-
-        assert len({task.result().id for task in tasks if task is not waiting}) == 2
-        assert not consumer._inbox._takers
 
 
 async def test_a_cancelled_task_passes_on_its_wake_up() -> None:

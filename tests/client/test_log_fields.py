@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import sparq.client
 from sparq.client import Consumer, Message, Producer
 from sparq.client.log_fields import FIELDS, FieldLogger, about
 from tests.client.scripted import consumer_of, scripted, subscribed
 from tests.support.servers import free_port
 from tests.support.waiting import until
-
-ROOT = Path(__file__).parents[2]
-CLIENT = Path(sparq.client.__file__).parent
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
@@ -86,18 +80,6 @@ async def test_records_about_a_message_have_its_id_and_attempts(
         assert {**expected, **message} == fields_of(found)
 
 
-async def test_a_producers_records_have_no_topic(caplog: pytest.LogCaptureFixture) -> None:
-    """A producer's records have no topic; every field exists, so that formats can use it."""
-    closed_address = f"127.0.0.1:{free_port()}"
-    async with Producer(closed_address, stop_timeout=0.0):
-        await until(lambda: line(caplog, closed_address))
-    refused = line(caplog, closed_address)
-    assert refused is not None
-
-    assert {"nsqd": closed_address} == fields_of(refused)
-    assert all(hasattr(refused, name) for name in FIELDS)
-
-
 async def test_tasks_started_inside_about_have_its_fields(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -127,22 +109,3 @@ def test_repr_of_consumers_and_producers_shows_no_secret() -> None:
     assert repr(consumer) == "<Consumer of clicks/archive>"
     assert repr(producer) == "<Producer to a:1, b:2>"
     assert repr(Producer(lookupd_http_addresses="c:3")) == "<Producer to no nsqd yet>"
-
-
-def test_the_document_names_every_logger_and_field() -> None:
-    """docs/observing_clients.md lists them all; no client module uses another kind of logger."""
-    text = (ROOT / "docs/observing_clients.md").read_text(encoding="utf-8")
-    sources = {
-        ".".join(path.relative_to(CLIENT).with_suffix("").parts): path.read_text(encoding="utf-8")
-        for path in CLIENT.rglob("*.py")
-    }
-    writing = {
-        f"sparq.client.{name}"
-        for name, source in sources.items()
-        if re.search(r"FieldLogger\(__name__", source)
-    }
-
-    assert writing == set(re.findall(r"^\| `(sparq\.client\.[\w.]+)`", text, re.M))
-    assert set(FIELDS) == set(re.findall(r"^\| `(\w+)` \|", text, re.M)) & set(FIELDS)
-    others = {name for name, source in sources.items() if "getLogger" in source}
-    assert {"log_fields"} == others

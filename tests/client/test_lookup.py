@@ -42,13 +42,6 @@ async def test_a_query_sends_the_secret_unless_it_is_switched_off() -> None:
     assert ["GET /lookup?topic=t"] * 3 == lookupd.asked
 
 
-async def test_a_refusal_without_the_secret_says_that_it_was_not_sent() -> None:
-    """A 401 over http says that the secret was not sent, and how to send it."""
-    async with peer({"/lookup": answer(b"", "401 Unauthorized")}) as lookupd:
-        with pytest.raises(ConnectionError, match="401, and without TLS the secret is not sent"):
-            await ask(lookupd.address, Config(auth_secret="open sesame"))
-
-
 async def test_no_redirect_is_followed() -> None:
     """A redirect raises ConnectionError; its target gets no connection and no secret."""
     async with peer({"/lookup": answer(listed(("stolen", 1)))}) as thief:

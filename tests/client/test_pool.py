@@ -126,20 +126,6 @@ async def test_a_lost_address_is_not_tried_by_an_answer_from_before_the_loss() -
     await pool.close()
 
 
-async def test_each_address_has_one_connection() -> None:
-    """An address that is both given and listed repeatedly has one connection."""
-    connections = SimulatedConnections()
-    connections.up = {"a:1"}
-    pool = connections.pool("a:1")
-    pool.start()
-    for _ in range(5):
-        pool.update(listed("a:1"))
-        await let_all_run()
-    await pool.close()
-
-    assert connections.tries["a:1"] == 1
-
-
 async def test_a_removed_address_is_not_connected_until_it_is_added_again() -> None:
     """A removed address is not connected, even if listed, until added; others are unaffected."""
     connections = SimulatedConnections()

@@ -170,34 +170,6 @@ async def test_close_waits_for_pending_publishes() -> None:
             await never
 
 
-@pytest.mark.parametrize(
-    ("topic", "bodies", "text"),
-    [
-        ("bad topic", [b"x"], "topic name"),
-        ("t", [b""], "must not be empty"),
-        ("t", [b"x", b""], "must not be empty"),
-        ("t", [], "bodies is empty"),
-    ],
-)
-async def test_wrong_arguments_are_not_sent_to_nsqd(
-    topic: str, bodies: list[bytes], text: str
-) -> None:
-    """Wrong arguments raise ValueError and are not sent: nsqd would close the shared connection."""
-    async with scripted() as [nsqd], producer_of(nsqd) as producer:
-        with pytest.raises(ValueError, match=text):
-            await producer.multi_publish(topic, bodies)
-        if len(bodies) == 1:
-            with pytest.raises(ValueError, match=text):
-                await producer.publish(topic, bodies[0])
-        with pytest.raises(ValueError, match="delay_seconds"):
-            await producer.publish_deferred("t", b"x", -1)
-        await producer.publish("t", b"x")
-        assert nsqd.lines(b"PUB", b"MPUB") == [b"PUB t"]
-
-    with pytest.raises(ValueError, match="nsqd_tcp_addresses"):
-        Producer()
-
-
 def test_a_producer_can_be_used_in_one_event_loop_only() -> None:
     """In another event loop, publishing raises ClosedError with advice."""
     producer = Producer("127.0.0.1:1", publish_timeout=0.01)
@@ -338,23 +310,6 @@ async def test_a_callback_may_publish() -> None:
         await producer.flush()
 
         assert 100 == producer.published == len(reported)
-
-
-async def test_nowait_publishes_are_sent_again_after_a_lost_connection() -> None:
-    """After a lost connection, an unanswered publish has ``resent`` 1, a queued one 0."""
-    outcomes: list[Any] = []
-    async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=20) as producer:
-        stored: list[bytes] = []
-        nsqd.on_publish = lambda peer, words, body: stored.append(body)
-        await until(lambda: producer.connections)
-        for body in (b"1", b"2"):
-            producer.publish_nowait("t", body, outcomes.append)
-        await until(lambda: stored)
-        nsqd.on_publish = lambda peer, words, body: b"OK"
-        nsqd.peers[0].hang_up()
-        await producer.flush()
-
-        assert [0, 1] == sorted(outcome.resent for outcome in outcomes)
 
 
 async def test_a_coroutine_function_as_callback_is_reported() -> None:

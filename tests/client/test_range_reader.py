@@ -175,14 +175,6 @@ def test_after_a_broken_connection_the_next_request_connects_again(server, reade
     assert 0 == reader.ends("clicks").end
 
 
-def test_a_closed_port_is_an_os_error(server, reader):
-    """A closed port raises OSError, as all temporary errors do."""
-    server.stop()
-
-    with pytest.raises(OSError, match="refused"):
-        reader.ends("clicks")
-
-
 def test_an_nsqd_without_ranges_is_named():
     """An nsqd without ranges, such as Go's, raises NoRangesError with its address and version."""
     with RangeServer(ranges=0) as plain:
@@ -209,22 +201,6 @@ def answering(*answers: bytes) -> str:
 
     threading.Thread(target=serve, daemon=True).start()
     return address_of(listening)
-
-
-@pytest.mark.parametrize(
-    ("data", "text"),
-    [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP"),
-        (b"\x7f\xff\xff\xff\0\0\0\0", "size 2147483647"),
-        (b"\0\0\0\x06\0\0\0\0NO", "JSON object"),
-        (b"\0\0\0\x06\0\0\0\0[]", "JSON object"),
-        (b"\0\0\0\x06\0\0\0\x02ab", "type 2"),
-    ],
-)
-def test_a_server_that_is_no_nsqd_is_described(data, text):
-    """HTTP, a wrong size, no JSON or a wrong frame type raises WrongPeerError that describes it."""
-    with pytest.raises(WrongPeerError, match=text):
-        BlockingConnection(answering(data))
 
 
 def test_an_answer_without_the_requested_fields_raises(server, reader, monkeypatch):

@@ -70,23 +70,6 @@ async def test_all_publishes_succeed_while_one_nsqd_is_stopped(
         assert "may be stored twice" in caplog.text
 
 
-async def test_concurrent_publishes_on_a_stopped_nsqd_are_sent_elsewhere(
-    nsqds: Nsqds, stopped: NsqdServer
-) -> None:
-    """Of 3,000 concurrent publishes, the stopped nsqd's third is sent elsewhere, ``resent`` 1."""
-    async with producer_of(*nsqds) as producer:
-        await producer.until_connected()
-        os.kill(stopped.pid, signal.SIGSTOP)
-        count = 3_000
-        publishes = [producer.publish("many_at_a_time", b"%d" % number) for number in range(count)]
-        receipts = await asyncio.gather(*publishes)
-
-        moved = [each for each in receipts if each.resent]
-        assert count / 3 == pytest.approx(len(moved), abs=1)
-        assert stopped.tcp not in {each.nsqd for each in receipts}
-        assert len(moved) == producer.resent
-
-
 async def test_a_continued_nsqd_is_used_again(nsqds: Nsqds, stopped: NsqdServer) -> None:
     """A continued nsqd is used again; messages are stored twice as often as ``resent`` counts."""
     async with producer_of(*nsqds) as producer:
@@ -142,21 +125,6 @@ async def test_a_publish_on_the_only_nsqd_waits_while_it_is_silent(
         os.kill(stopped.pid, signal.SIGCONT)
 
         assert Receipt(stopped.tcp, 1, 0) == await publishing
-
-
-async def test_all_publishes_succeed_when_one_nsqd_is_killed(nsqds: Nsqds) -> None:
-    """When an nsqd is killed, its unanswered publishes go to another one immediately."""
-    async with producer_of(*nsqds) as producer:
-        await producer.until_connected()
-        victim = nsqds[2]
-        victim.kill9()
-        try:
-            receipts = await publish_six(producer, "killed")
-        finally:
-            await asyncio.to_thread(victim.start)
-
-        assert 6 == len(receipts)
-        assert victim.tcp not in {each.nsqd for each in receipts}
 
 
 async def test_no_publish_waits_for_a_connection_that_cannot_be_made(nsqds: Nsqds) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-import re
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -154,18 +151,6 @@ async def test_the_handlers_span_is_a_child_of_the_publishs_span(
         "messaging.operation.type": "process",
         "messaging.destination.subscription.name": "c",
     }
-
-
-async def test_a_traced_handler_that_returns_false_has_failed(nsqd: NsqdServer) -> None:
-    """If a traced handler returns False, the message is requeued, as without tracing."""
-    traces, topic = Traces(carry_context=False), "returned-false"
-    handler = traces.telemetry.handler(lambda message: message.attempts > 1)
-    options: dict[str, Any] = {"handler": handler, "default_requeue_delay": 0.0}
-    async with Producer(nsqd.tcp) as producer, consumer_of(nsqd, topic, **options) as consumer:
-        await producer.publish(topic, b"body")
-        await until(lambda: consumer.counters.finished)
-
-        assert consumer.counters.requeued == 1
 
 
 async def test_other_consumers_get_the_plain_body_or_the_envelope(nsqd: NsqdServer) -> None:
@@ -336,17 +321,6 @@ def test_tracing_works_with_the_blocking_api(nsqd: NsqdServer) -> None:
     assert parent(processed) == ids(published)
 
 
-async def test_concurrent_publishes_have_their_own_traces(nsqd: NsqdServer) -> None:
-    """50 concurrent publishes have 50 traces, none a child of another."""
-    traces = Traces(carry_context=True)
-    async with Producer(nsqd.tcp) as producer:
-        traced = traces.telemetry.producer(producer)
-        await asyncio.gather(*(traced.publish("many", b"x") for _ in range(50)))
-
-    assert 50 == len({ids(span)[0] for span in traces.published})
-    assert {None} == {parent(span) for span in traces.published}
-
-
 async def test_a_dead_letter_keeps_its_envelope(nsqd: NsqdServer) -> None:
     """A dead letter keeps the trace context of its publish in its envelope."""
     traces = Traces(carry_context=True)
@@ -369,21 +343,6 @@ async def test_a_dead_letter_keeps_its_envelope(nsqd: NsqdServer) -> None:
 
     assert b"x" == unseal(letter.body)[1]
     assert "traceparent" in unseal(letter.body)[0]
-
-
-async def test_the_program_in_the_documentation_runs(
-    nsqd: NsqdServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The program in docs/observing_clients.md publishes a message and handles it."""
-    text = (Path(__file__).parents[2] / "docs/observing_clients.md").read_text(encoding="utf-8")
-    [program] = re.findall(r"```python\n(.*?)```", text, re.S)
-    names: dict[str, Any] = {}
-    exec(program.replace("127.0.0.1:4150", nsqd.tcp), names)  # runs the program from the document
-    async with names["consumer"]() as consumer:
-        await names["publish"]()
-        await until(lambda: consumer.counters.finished)
-
-    assert "b'...'" in capsys.readouterr().out
 
 
 def test_the_client_does_not_import_opentelemetry() -> None:

@@ -6,13 +6,13 @@ from sparq.options.limits import IdentifyLimits
 from sparq.protocol import commands as c
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.parser import CommandParser, LineTooLong
-from tests.protocol.reference import Event
 
 LIMITS = IdentifyLimits(
     max_msg_size=40, max_body_size=3000, max_rdy_count=25, max_req_timeout_ms=500
 )
 
 
+Event = tuple[object, ...]
 INIT, SUBSCRIBED, CLOSING = c.STATE_INIT, c.STATE_SUBSCRIBED, c.STATE_CLOSING
 
 

@@ -44,42 +44,6 @@ def test_each_builders_bytes_are_parsed_as_its_command(
     assert parsed(data, state) == command
 
 
-def test_publishes_contain_topic_and_body() -> None:
-    """PUB and DPUB contain topic and body; DPUB also its delay."""
-    single, deferred = parsed(c.pub("t", b"one"), 0), parsed(c.dpub("t", 50, b"later"), 0)
-
-    assert isinstance(single, c.PublishRun)
-    assert (single.topic, [bytes(b) for b in single.bodies], single.replies) == ("t", [b"one"], 1)
-    assert isinstance(deferred, c.DeferredPublish)
-    assert (deferred.topic, deferred.defer_ms) == ("t", 50)
-    assert [bytes(body) for body in deferred.bodies] == [b"later"]
-
-
-def test_multi_publish_names_its_topic_first() -> None:
-    """An MPUB is parsed as TopicNeeded before its body, then as one MultiPublish."""
-    parser = CommandParser(IdentifyLimits())
-    parser.feed(c.mpub("t", [b"one", b"two"]))
-
-    assert parser.next() == c.TopicNeeded("t")
-    multi = parser.next()
-    assert isinstance(multi, c.MultiPublish)
-    assert (multi.topic, [bytes(b) for b in multi.bodies]) == ("t", [b"one", b"two"])
-    assert parser.next() is None
-
-
-def test_a_run_of_fins_keeps_its_ids_as_text() -> None:
-    """A run of FINs keeps each id's text for a possible error."""
-    parser = CommandParser(IdentifyLimits())
-    parser.state = c.STATE_SUBSCRIBED
-    parser.feed(c.fin(ID) + c.fin(ID[::-1]))
-
-    finish = parser.next()
-
-    assert isinstance(finish, c.Finish)
-    assert list(finish.raw_ids) == [0x0123456789ABCDEF, 0xFEDCBA9876543210]
-    assert (len(finish), finish.id_text(1)) == (2, ID[::-1])
-
-
 def test_bytes_on_the_wire() -> None:
     """The bytes are those of NSQ's specification, including nsqlookupd's commands."""
     assert c.identify(b"{}") == b"IDENTIFY\n\x00\x00\x00\x02{}"

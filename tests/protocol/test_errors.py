@@ -49,18 +49,3 @@ def test_an_error_frame_can_quote_invalid_utf8() -> None:
 
     assert RemoteError("E_INVALID", text).frame_text() == b"E_INVALID \xff\x00"
     assert str(RemoteError("E_INVALID", text)) == "E_INVALID \ufffd\x00"
-
-
-@pytest.mark.parametrize(
-    ("code", "status"),
-    [("TOPIC_NOT_FOUND", 404), ("MSG_TOO_BIG", 413), ("EXITING", 503), ("INVALID_TOPIC", 400)],
-)
-def test_http_codes_have_their_status(code: str, status: int) -> None:
-    """The table has the HTTP status of each HTTP error."""
-    assert RemoteError(code).http_status == status
-
-
-def test_unknown_codes_raise_key_error() -> None:
-    """A code that is not in the table raises KeyError."""
-    with pytest.raises(KeyError):
-        RemoteError("E_NONSENSE")

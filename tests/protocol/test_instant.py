@@ -1,6 +1,6 @@
 """Instants, and the index that corresponds to a clock time."""
 
-from sparq.protocol.instant import INDEX_EPOCH_NS, Instant, clock_index
+from sparq.protocol.instant import INDEX_EPOCH_NS, clock_index
 
 
 def test_clock_index_counts_units_since_2025() -> None:
@@ -21,10 +21,3 @@ def test_clock_index_fits_54_bits_for_36_years() -> None:
     year_2061_ns = 2_871_763_200_000_000_000
 
     assert clock_index(year_2061_ns) < 1 << 54
-
-
-def test_instant_carries_both_clocks() -> None:
-    """An Instant has a wall time and a monotonic time."""
-    now = Instant(wall_ns=5, mono_ns=7)
-
-    assert (now.wall_ns, now.mono_ns) == (5, 7)

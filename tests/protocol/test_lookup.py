@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from sparq.protocol import lookup
 from sparq.protocol.lookup import (
     BRACKETS_MAX,
     LISTED_MAX,
@@ -161,11 +160,3 @@ def test_invalid_names_are_omitted_and_counted() -> None:
     assert (["a", "..", "b#ephemeral"], 7) == names({"topics": entries}, "topics")
     assert ([], 0) == names({"channels": None}, "channels")
     assert [] == topics_of({"topics": 1, "tombstones": "x"})
-
-
-def test_the_bound_has_room_for_a_large_cluster() -> None:
-    """An answer with 1,000 nsqds of 400 topics each fits `ANSWER_BYTES_MAX`."""
-    topics = [f"a_topic_with_thirty_letters_{at:03}" for at in range(400)]
-    node = producer("host:4150", hostname="h" * 30, topics=topics, tombstones=[False] * 400)
-
-    assert 1000 * len(json.dumps(node, separators=(",", ":"))) < lookup.ANSWER_BYTES_MAX

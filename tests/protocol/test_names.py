@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from sparq.protocol.names import (
     directory_name,
     fits,
-    is_ephemeral,
     is_valid_name,
     quote,
     topic_of_directory,
@@ -43,17 +42,6 @@ def test_illegal_names(name: str) -> None:
     """
     assert not is_valid_name(name)
     assert not is_valid_name(name.encode("utf-8", "surrogatepass"))
-
-
-def test_bytes_that_are_not_utf8_are_not_a_name() -> None:
-    """Bytes that are not UTF-8 are not a valid name."""
-    assert not is_valid_name(b"\xff\xfe")
-
-
-def test_only_names_with_the_suffix_are_ephemeral() -> None:
-    """Only names with the suffix `#ephemeral` are ephemeral."""
-    assert is_ephemeral("a#ephemeral")
-    assert not is_ephemeral("ephemeral")
 
 
 @given(st.one_of(NAMES, CONFUSABLE))

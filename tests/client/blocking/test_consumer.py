@@ -13,7 +13,7 @@ import sparq
 from sparq.client import AlreadyRespondedError, BlockingBatch, ClosedError, Message, Session
 from sparq.client.blocking.loop_thread import LoopThread
 from tests.client.blocking.sessions import fill, interrupt_soon, is_empty, running
-from tests.support.servers import NsqdServer, free_port
+from tests.support.servers import NsqdServer
 from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import wait_for
 
@@ -259,22 +259,6 @@ def test_pause_resume_and_max_in_flight_take_effect(session: Session) -> None:
             consumer.errors,
         )
         assert not consumer.is_paused
-
-
-def test_nsqds_and_nsqlookupds_can_be_changed_at_run_time(
-    session: Session, nsqd: NsqdServer
-) -> None:
-    """nsqds and nsqlookupds can be added and removed at run time, except the last one."""
-    closed_address, lookupd = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-    with session.consumer("sources", "c") as consumer:
-        consumer.connect_to_nsqd(closed_address)
-        consumer.connect_to_nsqlookupd(lookupd)
-        wait_for(lambda: len(consumer.errors) == 2)
-        consumer.disconnect_from_nsqd(closed_address)
-        consumer.disconnect_from_nsqlookupd(lookupd)
-        wait_for(lambda: consumer.errors == {})
-        with pytest.raises(ValueError, match="last source"):
-            consumer.disconnect_from_nsqd(nsqd.tcp)
 
 
 def test_each_message_takes_one_response(session: Session, nsqd: NsqdServer) -> None:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,8 +24,6 @@ from sparq.client import (
     Session,
 )
 from tests.client.blocking.sessions import fill, is_empty, running
-from tests.client.certificates import certificates
-from tests.client.nsqd_on_any_address import NsqdOnAnyAddress, tls_flags
 from tests.support.servers import NsqdServer
 from tests.support.waiting import wait_for
 
@@ -278,24 +275,3 @@ def test_wrong_arguments_of_connect_raise(
         sparq.connect(*arguments, **options)
 
     assert not running()
-
-
-def test_a_unix_socket_with_tls_and_compression(tmp_path: Path) -> None:
-    """Unix sockets work with TLS and Snappy; untrusted certificates are refused there, too."""
-    files = certificates(tmp_path / "certificates")
-    path = str(tmp_path / "nsqd.sock")
-    flags = (f"--data-path={tmp_path}", *tls_flags(files.server))
-    nsqd = NsqdOnAnyAddress("sparq.nsqd", tmp_path, flags)
-    nsqd.tcp = path
-    options = {"tls_root_ca_file": str(files.authority), "snappy": True}
-    with nsqd:
-        nsqd.start()
-        with sparq.connect(path, **options) as session:
-            receipt = session.producer().publish("t", b"x" * 5_000)
-            message = session.consumer("t", "c").receive(20)
-            message.finish()
-            ignorant = session.producer(tls_root_ca_file="", tls_v1=True, stop_timeout=0.0)
-            ignorant.submit("t", b"x")
-            wait_for(lambda: "certificate" in ignorant.errors.get(path, ""))
-
-    assert (path, path, b"x" * 5_000) == (receipt.nsqd, message.nsqd, message.body)
