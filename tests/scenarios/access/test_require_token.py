@@ -170,22 +170,6 @@ async def test_a_removed_tokens_connection_is_closed(token_lookupd: TokenLookupd
         ]
 
 
-async def test_an_expired_tokens_connection_is_closed(
-    token_lookupd: TokenLookupd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The connection of an expired token is closed without waiting for a command."""
-    monkeypatch.setattr("sparq.nsqlookupd.server.CHECK_SECONDS", 0.02)
-    token_lookupd.lines["all"] += " 2999-01-01"
-    token_lookupd.write()
-    async with token_lookupd.running() as lookupd, nsqd(token_lookupd) as peer:
-        assert b"version" in await peer.ask(identify(token=token_lookupd.shown["all"]))
-        assert OK == await peer.ask(b"REGISTER t\n")
-        assert lookupd.access is not None
-        lookupd.access.now = lambda: tokens.end_of("2999-01-01")
-        assert b"" == await peer.ask(b"")
-        assert {"expired": 1} == token_lookupd.refused()
-
-
 async def test_nsqd_sends_its_token_to_nsqlookupd(
     token_lookupd: TokenLookupd, tmp_path: Path
 ) -> None:

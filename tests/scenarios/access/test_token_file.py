@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from sparq.daemon.access import tokens
-from sparq.nsqd.http_publish import FastPublishPath
 from sparq.protocol import commands as c
 from tests.nsqd.daemon import Daemon, start, stop
 from tests.support import authd
@@ -99,27 +98,6 @@ def token_nsqd(tmp_path: Path) -> TokenNsqd:
     return TokenNsqd(tmp_path)
 
 
-async def test_responses_show_only_the_tokens_name(token_nsqd: TokenNsqd, tmp_path: Path) -> None:
-    """IDENTIFY announces that AUTH is required.
-
-    The AUTH response and /stats show only the token's name.
-    """
-    token_nsqd.give("web", "publish:clicks*,consume:clicks,read")
-    async with token_nsqd.running(tmp_path) as daemon, token_nsqd.connection() as talk:
-        _, facts = await talk.ask(c.identify(b'{"feature_negotiation":true}'))
-        assert json.loads(facts)["auth_required"] is True
-        _, answer = await talk.ask(c.auth(token_nsqd.shown["web"].encode()))
-        assert {"identity": "web", "identity_url": "", "permission_count": 2} == json.loads(answer)
-        assert (1, b"E_INVALID AUTH already set") == await talk.ask(c.auth(b"x"))
-        assert b"" == await talk.rest()
-        async with token_nsqd.connection("web") as other:
-            assert OK == await other.ask(c.sub("clicks", "c"))
-            shown = f"Authorization: Bearer {token_nsqd.shown['web']}\r\n\r\n".encode()
-            _, _, stats = await daemon.raw("GET /stats?format=json HTTP/1.1", shown)
-            assert b'"auth_identity":"web"' in stats
-            assert token_nsqd.shown["web"].encode() not in stats
-
-
 async def test_a_token_for_one_topic_shows_no_client_of_another(
     token_nsqd: TokenNsqd, tmp_path: Path
 ) -> None:
@@ -184,30 +162,6 @@ async def test_new_roles_apply_from_the_next_command(token_nsqd: TokenNsqd, tmp_
         assert {"forbidden": 2} == token_nsqd.refused()
 
 
-@pytest.mark.parametrize("text", ["web publish nonsense", "", None])
-async def test_an_invalid_token_file_leaves_the_old_tokens_in_force(
-    token_nsqd: TokenNsqd, tmp_path: Path, text: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An invalid token file leaves the old tokens in force and is logged.
-
-    An empty one has no tokens.
-    """
-    token_nsqd.give("web", "publish")
-    async with token_nsqd.running(tmp_path), token_nsqd.connection("web") as talk:
-        if text is None:
-            token_nsqd.file.unlink()
-        else:
-            token_nsqd.file.write_text(text)
-        token_nsqd.reload()
-        if text == "":
-            assert FAILED == await talk.frame()
-            return
-        assert "SIGHUP: keeping the old tokens: --token-file: " in caplog.text
-        assert "nonsense" not in caplog.text
-        assert OK == await talk.ask(c.pub("t", b"x"))
-        assert 200 == await token_nsqd.http("POST", "/pub?topic=t", "web")
-
-
 async def test_an_expired_tokens_connections_are_closed(
     token_nsqd: TokenNsqd, tmp_path: Path
 ) -> None:
@@ -264,74 +218,3 @@ async def test_only_unknown_secrets_go_to_the_auth_server(
             token_nsqd.reload()
             assert OK == await talk.ask(c.pub("any", b"x"))
         assert 1 == len(asked.asked)
-
-
-async def test_roles_of_anybody_apply_without_a_token(
-    token_nsqd: TokenNsqd, tmp_path: Path
-) -> None:
-    """The roles of `anybody` apply only to requests without a token."""
-    token_nsqd.lines["anybody"] = "anybody read:public* -"
-    token_nsqd.give("web", "publish")
-    async with token_nsqd.running(tmp_path):
-        assert 200 == await token_nsqd.http("GET", "/stats?topic=public.1")
-        assert [401, 401] == [await token_nsqd.http("GET", path) for path in ("/stats", "/metrics")]
-        assert 403 == await token_nsqd.http("GET", "/stats?topic=public.1", "web")
-        async with token_nsqd.connection() as talk:
-            assert (1, b"E_AUTH_FIRST AUTH required before SUB") == await talk.ask(c.sub("t", "c"))
-
-
-async def test_an_audit_entry_has_user_action_and_outcome(
-    token_nsqd: TokenNsqd, tmp_path: Path
-) -> None:
-    """An audit entry has user, action, outcome and arguments, but no possible secret."""
-    token_nsqd.give("ann", "administer")
-    async with token_nsqd.running(tmp_path):
-        path = "/topic/create?topic=t&token=pl4nted"
-        assert 200 == await token_nsqd.http("POST", path, "ann")
-        assert 200 == await token_nsqd.http("POST", "/channel/create?topic=t&channel=c", "ann")
-        assert 200 == await token_nsqd.http(
-            "POST", "/channel/seek?topic=t&channel=c&to=earliest", "ann"
-        )
-        assert 403 == await token_nsqd.http("POST", "/pub?topic=t", "ann")
-    done = token_nsqd.entries()
-    assert all(entry.pop("time").endswith("Z") for entry in done)
-    assert all(entry.pop("remote").startswith("127.0.0.1:") for entry in done)
-    seek = done[2]
-    assert {
-        "user": "ann",
-        "via": "token",
-        "action": "POST /channel/seek",
-        "outcome": "done",
-        "topic": "t",
-        "channel": "c",
-        "node": "",
-        "user_agent": "",
-        "detail": "",
-        "arguments": {"to": "earliest"},
-    } == seek
-    assert ("POST /pub", "refused", "forbidden") == tuple(
-        done[3][key] for key in ("action", "outcome", "detail")
-    )
-    assert "pl4nted" not in token_nsqd.audit_file.read_text()
-    assert 0o600 == token_nsqd.audit_file.stat().st_mode & 0o777
-
-
-async def test_without_the_flags_there_is_no_access_control(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Without the flags, AUTH is disabled, /pub uses the fast path, and nothing is audited."""
-    daemon = await start(tmp_path)
-    try:
-        assert daemon.nsqd.access is None
-        assert daemon.nsqd.clients.authenticator is None
-        assert await daemon.post("/pub?topic=t", b"x") == b"OK"
-        await daemon.post("/topic/delete?topic=t")
-        assert isinstance(daemon.site._fast_path, FastPublishPath)
-        _, metrics = await daemon.ask("GET", "/metrics")
-        assert b"refused_requests" not in metrics
-        talk = await AsyncV2Client.connect(daemon.tcp)
-        assert (1, b"E_AUTH_DISABLED AUTH disabled") == await talk.ask(c.auth(b"x" * 30))
-        talk.writer.close()
-        assert "AUDIT" not in caplog.text
-    finally:
-        await stop(daemon)

@@ -63,26 +63,6 @@ async def test_each_topic_has_its_file(nsqd: NsqdServer, tmp_path: Path) -> None
         assert {f"third/{hour[:4]}/%/{os.getpid()}.txt": b"d\n"} == files(tmp_path / "y")
 
 
-async def test_files_are_rotated_by_age(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """`--rotate-interval` also opens files without messages, unless `--skip-empty-files` is set."""
-    told = ["--rotate-interval=20ms", "--sync-interval=20ms", "--filename-format=f<REV>"]
-    empty, skipped = tmp_path / "empty", tmp_path / "skipped"
-    async with (
-        recording(*flags(nsqd, "aged", empty), *told),
-        recording(*flags(nsqd, "aged", skipped), *told, "--channel=c", "--skip-empty-files"),
-    ):
-        await until(lambda: len(os.listdir(empty)) > 3)
-        assert [] == os.listdir(skipped)
-        for count in (1, 2):
-            publish(nsqd, "aged", [b"%d" % count])
-            await until_finished(nsqd, "aged", count, channel="c")
-            opened = len(os.listdir(empty))
-            await until(lambda opened=opened: len(os.listdir(empty)) > opened + 3)
-
-    assert [b"1\n", b"2\n"] == list(files(skipped).values())
-    assert b"1\n2\n" == b"".join(files(empty).values())
-
-
 async def test_finished_files_are_moved(nsqd: NsqdServer, tmp_path: Path) -> None:
     """SIGHUP and the program's end move files from the work directory to the output."""
     work, done = tmp_path / "work", tmp_path / "done"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import random
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,8 +24,7 @@ from sparq.protocol.commands import mpub, rdy, sub
 from sparq.testing import MemoryDisk
 from tests.broker.harness import BrokerHarness
 from tests.support.servers import NsqdServer, spawn_nsqd
-from tests.support.v2_client import OK, V2Client, drain, fin_each
-from tests.support.waiting import wait_for
+from tests.support.v2_client import OK, V2Client, fin_each
 
 SEGMENT_DATA_START = 4608
 HEADER_COPIES = (*range(128), *range(4096, 4224))
@@ -196,43 +194,6 @@ def test_a_flipped_bit_in_the_ledger_loses_nothing(damaged_copies: DamagedCopies
 # Real processes on a real disk
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Stored]]:
-    """A stopped nsqd's data path: two files of several batches, and a channel with all messages."""
-    folder = tmp_path_factory.mktemp("template")
-    chance = random.Random(3)
-    with spawn_nsqd(folder, "--max-bytes-per-file=50000", "--node-id=9") as server:
-        server.post("/topic/create?topic=t")
-        server.post("/channel/create?topic=t&channel=c")
-        with V2Client(server) as line:
-            for _ in range(9):
-                assert line.ask(mpub("t", [chance.randbytes(2000) for _ in range(4)])) == OK
-        assert server.terminate() == 0
-    paths = sorted((folder / "nsqd" / "topics").glob("*/*.log"))
-    assert len(paths) == 2
-    relative = [str(path.relative_to(folder / "nsqd")) for path in paths]
-    return folder / "nsqd", [
-        one
-        for path, name in zip(paths, relative, strict=True)
-        for one in stored_in(name, path.read_bytes())
-    ]
-
-
-def lost_to_ranges(server: NsqdServer) -> tuple[int, frozenset[bytes]]:
-    """Read the whole log as Spark does; returns the number of lost messages and the bodies."""
-    reader = RangeReader(server.tcp)
-    ends = reader.ends("t")
-    lost, bodies = 0, frozenset[bytes]()
-    for data in reader.read("t", ends.log, ends.first, ends.end):
-        lost += data.lost
-        for held in batch.walk(data.batches):
-            edges = [0, *held.ends.tolist()]
-            pairs = pairwise(edges)
-            bodies |= {bytes(held.frames[a:b])[34:] for a, b in pairs}
-    reader.close()
-    return lost, bodies
-
-
 def flip(path: Path, offset: int) -> None:
     with path.open("r+b") as file:
         file.seek(offset)
@@ -311,28 +272,6 @@ def test_a_channel_that_comes_back_late_gets_all_messages(
     after.pass_time(3600)
     after.pass_time(3)
     assert after.topic("t").log_messages == 1
-
-
-@pytest.mark.parametrize(("number", "into"), [(2, 20), (1, 400), (6, 50), (7, 4000)])
-def test_a_batch_damaged_while_nsqd_was_stopped(
-    template: tuple[Path, list[Stored]], tmp_path: Path, number: int, into: int
-) -> None:
-    """After damage to a header or payload, consumers and range readers miss only that batch.
-
-    The log and the statistics report the number of its messages.
-    """
-    origin, batches = template
-    shutil.copytree(origin, tmp_path / "nsqd")
-    (tmp_path / "nsqd" / "nsqd.log").unlink()
-    hurt = batches[number]
-    flip(tmp_path / "nsqd" / hurt.path, hurt.offset + into)
-    kept = frozenset[bytes]().union(*(one.bodies for one in batches)) - hurt.bodies
-
-    with spawn_nsqd(tmp_path, "--max-bytes-per-file=50000", "--log-level=warn") as server:
-        assert lost_to_ranges(server) == (4, kept)
-        assert Counter(drain(server, "t", "c")) == Counter(kept)
-        assert damaged_messages(server) == 4
-        wait_for(lambda: "4 messages lost" in server.log_text)
 
 
 def test_a_batch_damaged_while_nsqd_runs(tmp_path: Path) -> None:

@@ -11,14 +11,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from sparq.tools.admin.verbs import VERBS
 from tests.scenarios.dead_nodes.killed import ClusterWithDeadNsqd, three_nsqds
-from tests.support.servers import AdminServer, free_port
 from tests.tools.admin.conftest import Ran, call
 
 TOPIC, DEAD, IDS = "TOPIC", "DEAD", "IDS"
@@ -246,36 +244,3 @@ def test_the_suggested_command_completes_the_action(
     assert 0 == call(capfd, "unpause", *again[1:]).status
     assert [False, True] == [state["topic_paused"] for state in cluster.state(topic)]
     call(capfd, "unpause", topic, *cluster_flags(cluster, "listed"))
-
-
-def test_a_dry_run_reports_a_dead_nsqlookupd(
-    cluster: ClusterWithDeadNsqd, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """A dry run of `create` reports a dead nsqlookupd as an error, not in the plan."""
-    gone = f"127.0.0.1:{free_port()}"
-    flags = (f"--lookupd-http-address={at}" for at in (cluster.aware.http, gone))
-    ran = call(capfd, "create", "not.there", "--dry-run", "--json", *flags)
-
-    assert (1, {gone: "connection refused"}) == (ran.status, ran.document["errors"])
-    assert [cluster.aware.http] == [row["daemon"] for row in ran.document["plan"]]
-    assert f"nsqlookupd {gone}: start the nsqlookupd" in ran.document["next"][0]
-
-
-def test_audit_exits_with_1_without_nsqadmin(
-    cluster: ClusterWithDeadNsqd, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """`audit` exits with 0 if nsqadmin answers; otherwise with 1 and advice."""
-    topic = topic_of(CHANGES[2], "listed", ())
-    flag = f"--lookupd-http-address={cluster.unaware.http}"
-    admin = AdminServer("sparq.nsqadmin", tmp_path, (flag,))
-    with admin:
-        admin.start()
-        status, _ = admin.request("POST", f"/api/topics/{topic}", b'{"action":"unpause"}')
-        ran = call(capfd, "audit", f"--nsqadmin-http-address={admin.http}", "--json")
-    (entry,) = (found for found in ran.document["entries"] if found["topic"] == topic)
-    assert (200, 0, "unpause_topic", "partly") == (
-        *(status, ran.status, entry["action"], entry["outcome"]),
-    )
-    assert cluster.dead in entry["detail"]
-    ran = call(capfd, "audit", f"--nsqadmin-http-address=127.0.0.1:{free_port()}")
-    assert (1, "start it, or name another one" in ran.err) == (ran.status, True)

@@ -96,24 +96,3 @@ async def test_a_dead_node_is_tombstoned(cluster: Cluster) -> None:
         status, said = await found.ask("DELETE", f"/api/nodes/{dead}", {"topic": "t"})
     assert (200, f"WARNING: connection refused ({dead})") == (status, said["message"])
     assert f"POST /topic/tombstone?topic=t&node={dead}" in lookupd.asked
-
-
-async def test_a_forbidden_address_is_reported_and_not_requested(cluster: Cluster) -> None:
-    """A forbidden address that has been registered is reported, not requested (W-6).
-
-    The statistics of the other nodes are complete.
-    """
-    cluster.fill("part")
-    there = [("127.0.0.1", nsqd.http_port) for nsqd in cluster.nsqds]
-    said = listed(("169.254.169.254", 80), ("127.0.0.1", 22), *there)
-    async with (
-        peer({"/lookup": answer(said), "/nodes": answer(said)}) as lookupd,
-        admin(lookupd_http_addresses=(lookupd.address,)) as found,
-    ):
-        _, topic = await found.ask("GET", "/api/topics/part")
-        body = {"topic": "part"}
-        status, refused = await found.ask("DELETE", "/api/nodes/169.254.169.254:80", body)
-    assert 4 == topic["message_count"]
-    assert "multicast or unspecified address (169.254.169.254:80)" in topic["message"]
-    assert "not allowed (port 22) (127.0.0.1:22)" in topic["message"]
-    assert (404, {"message": "NODE_NOT_FOUND"}) == (status, refused)

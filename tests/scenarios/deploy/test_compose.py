@@ -14,29 +14,18 @@ import tomllib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sparq.nsqadmin.options import NsqadminOptions
-from sparq.nsqd.options import NsqdOptions
-from sparq.nsqlookupd.options import NsqlookupdOptions
-from sparq.program.flags import parse
 from sparq.program.supervised import SupervisedProcess
 from tests.scenarios.deploy import compose
 from tests.scenarios.deploy.compose import Service
 from tests.scenarios.deploy.namespace import Namespace
-from tests.support.options import value
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
 HEALTHCHECK = ROOT / "deploy" / "healthcheck.py"
-PROGRAMS: dict[str, type] = {
-    "nsqadmin": NsqadminOptions,
-    "nsqd": NsqdOptions,
-    "nsqlookupd": NsqlookupdOptions,
-}
 KEYS = {
     *("image", "pull_policy", "restart", "stop_signal", "stop_grace_period", "read_only", "tmpfs"),
     *("cap_drop", "security_opt", "logging", "command", "ports", "volumes", "depends_on"),
@@ -59,17 +48,6 @@ def services() -> dict[str, Service]:
     """The services, without any variable set."""
     pytest.importorskip("yaml", reason="needs PyYAML")
     return compose.services()
-
-
-def options(service: Service) -> Any:
-    """The options that the program parses from the command."""
-    program, *words = service["command"]
-    return parse(PROGRAMS[program], program, words)
-
-
-def of_program(services: dict[str, Service], program: str) -> dict[str, Service]:
-    """The services that run a program."""
-    return {name: one for name, one in services.items() if one["command"][0] == program}
 
 
 def test_every_key_of_the_file_is_known(services: dict[str, Service]) -> None:
@@ -99,25 +77,6 @@ def test_services_have_least_privileges(services: dict[str, Service]) -> None:
         assert all(entry.startswith("127.0.0.1:") for entry in one["ports"]), name
         assert "SIGTERM" == one["stop_signal"]
         assert ("30s" if one["command"][0] == "nsqd" else "10s") == one["stop_grace_period"]
-
-
-def test_each_nsqd_has_its_own_id_volume_and_addresses(services: dict[str, Service]) -> None:
-    """Each nsqd has its own node id, volume, and addresses for inside and outside."""
-    found = of_program(services, "nsqd")
-    taken = {name: options(one) for name, one in found.items()}
-    lookupds = {
-        f"{name}:{value(options(one), 'tcp_address').rpartition(':')[2]}"
-        for name, one in of_program(services, "nsqlookupd").items()
-    }
-
-    assert len({one.node_id for one in taken.values()}) == 3
-    assert [[f"{name}:/var/lib/nsqd"] for name in found] == [o["volumes"] for o in found.values()]
-    for name, one in taken.items():
-        addresses = one.listen.tcp_address, one.listen.http_address
-        own = {int(address.rpartition(":")[2]) for address in addresses}
-        assert (name, "/var/lib/nsqd") == (one.lookupd.broadcast_address, one.data_path)
-        assert lookupds == set(one.lookupd.tcp_addresses)
-        assert {port: port for port in own} == compose.ports(found[name])
 
 
 class Engine:

@@ -20,7 +20,6 @@ from sparq.program.flags import parse
 from tests.scenarios.deploy import manifests
 from tests.scenarios.deploy.manifests import Resource, of_kind, with_variables
 from tests.support.options import value
-from tests.support.servers import spawn_nsqd, spawn_nsqlookupd
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = {"nsqd": NsqdOptions, "nsqlookupd": NsqlookupdOptions}
@@ -90,26 +89,6 @@ def test_the_daemons_accept_their_command_lines(resources: list[Resource], name:
         assert {taken.data_path} == mounted
     else:
         assert ("*.nsqd.clicks.svc",) == taken.allow_broadcast_addresses
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_the_daemons_answer_their_probes(
-    resources: list[Resource], name: str, tmp_path: Path
-) -> None:
-    """Each path of a probe exists on the daemon's HTTP port."""
-    container = container_of(resources, name)
-    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
-    probes = [container[key]["httpGet"] for key in container if key.endswith("Probe")]
-    spawn = spawn_nsqd if name == "nsqd" else spawn_nsqlookupd
-
-    assert {"nsqd": (4150, 4151), "nsqlookupd": (4160, 4161)}[name] == tuple(ports.values())
-    assert {"http"} == {probe["port"] for probe in probes}
-    assert "/ping" == container["readinessProbe"]["httpGet"]["path"]
-    if name == "nsqd":  # a full disk fails /ping; a restart would not free it
-        assert "/live" == container["livenessProbe"]["httpGet"]["path"]
-    with spawn(tmp_path) as server:
-        for probe in probes:
-            assert 200 == server.request("GET", probe["path"])[0], probe
 
 
 @pytest.fixture

@@ -95,15 +95,3 @@ def test_the_installed_types_are_found(programs: Path, tmp_path: Path) -> None:
     checked = wheel.run(*mypy, "--python-executable", programs / "python", USER, folder=tmp_path)
 
     assert (0, "") == (checked.returncode, checked.stdout + checked.stderr)
-
-
-def test_installed_programs_work_together(programs: Path, tmp_path: Path) -> None:
-    """A message published with an installed program is printed by another one."""
-    with wheel.nsqd(programs, tmp_path) as nsqd:
-        address = f"--nsqd-tcp-address={nsqd.tcp}"
-        to_nsq = (programs / "to_nsq", "--topic=greetings", address)
-        sent = wheel.run(*to_nsq, folder=tmp_path, given="hello\n")
-        nsq_tail = (programs / "nsq_tail", "--topic=greetings", "--channel=c", address, "-n=1")
-        got = wheel.run(*nsq_tail, folder=tmp_path)
-
-    assert (0, 0, "hello\n") == (sent.returncode, got.returncode, got.stdout), sent.stderr

@@ -1,6 +1,5 @@
 """Real processes: nsqds register with nsqlookupds, and new topics get their channels from them."""
 
-import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -22,43 +21,6 @@ def ports(lookupd: Server, topic: str) -> list[int]:
 
 def both(*nsqds: NsqdServer) -> list[int]:
     return sorted(nsqd.tcp_port for nsqd in nsqds)
-
-
-async def test_each_nsqlookupd_lists_all_nsqds_of_a_topic(tmp_path: Path) -> None:
-    """Two nsqlookupds list two nsqds.
-
-    An nsqd that stops is removed immediately, and listed again after its start.
-    """
-    with (
-        spawn_nsqlookupd(tmp_path, name="l1") as l1,
-        spawn_nsqlookupd(tmp_path, name="l2") as l2,
-        spawn_nsqd(tmp_path, lookupds=(l1, l2), name="a") as a,
-        spawn_nsqd(tmp_path, lookupds=(l1, l2), name="b") as b,
-    ):
-        a.post("/pub?topic=t", b"x")
-        b.post("/topic/create?topic=t")
-        for lookupd in (l1, l2):
-            await until_seen(lambda at=lookupd: ports(at, "t") == both(a, b))
-
-        assert a.terminate() == 0
-        await until_seen(lambda: ports(l1, "t") == ports(l2, "t") == both(b))
-        await asyncio.to_thread(a.start)
-        await until_seen(lambda: ports(l1, "t") == ports(l2, "t") == both(a, b))
-
-
-async def test_a_restarted_nsqlookupd_lists_everything_within_15_seconds(tmp_path: Path) -> None:
-    """A restarted nsqlookupd lists all topics and channels within 15 s, also newer ones."""
-    with spawn_nsqlookupd(tmp_path) as lookupd, spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd:
-        nsqd.post("/topic/create?topic=before")
-        await until_seen(lambda: ports(lookupd, "before") == both(nsqd))
-        lookupd.kill9()
-        nsqd.post("/topic/create?topic=meanwhile")
-        nsqd.post("/channel/create?topic=before&channel=c")
-        await asyncio.to_thread(lookupd.start)
-
-        await until_seen(lambda: ports(lookupd, "meanwhile") == both(nsqd), seconds=15)
-        assert ports(lookupd, "before") == both(nsqd)
-        assert lookupd.get_json("/channels?topic=before") == {"channels": ["c"]}
 
 
 async def test_a_new_topic_gets_the_channels_listed_by_nsqlookupd(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from sparq.broker.channel import SeekTarget
 from sparq.log.disk import DiskError
 from sparq.protocol import commands
-from sparq.protocol.errors import RemoteError
 from sparq.protocol.layout import INDEX_LIMIT
 from sparq.testing import Fault, MemoryDisk, PowerCut
 from tests.broker.harness import BrokerHarness
@@ -121,23 +120,6 @@ def test_a_failed_read_is_repeated(harness: BrokerHarness) -> None:
     assert consumer.bodies() == [b"%d" % n for n in range(10)]
 
 
-def test_a_damaged_batch_loses_only_itself() -> None:
-    """A corrupt byte loses one batch, which is counted; all others are delivered."""
-    harness = BrokerHarness(cache_bytes=1)
-    for n in range(6):
-        harness.publish("t", *[b"%d-%d" % (n, at) for at in range(3)])
-    (path,) = [path for path in harness.disk.paths() if path.endswith(".log")]
-    data = harness.disk.data(path)
-    data[data.index(b"3-1")] ^= 1
-    harness.crash()
-    consumer = harness.consumer("t", "c", rdy=100)
-    bodies = consumer.bodies()
-
-    assert bodies == [b"%d-%d" % (n, at) for n in (0, 1, 2, 4, 5) for at in range(3)]
-    assert harness.topic("t").damaged_messages == 3
-    assert harness.channel("t", "c").depth == 0
-
-
 class DiskWithForbiddenDirectory(MemoryDisk):
     """A disk on which the files of one directory cannot be opened."""
 
@@ -178,23 +160,6 @@ def test_a_topic_that_cannot_be_opened_is_left_alone() -> None:
     harness.crash()
     assert harness.broker.health() == "OK"
     assert harness.consumer("bad", "c", rdy=1).bodies() == [b"x"]
-
-
-def test_creating_and_deleting_topics_on_a_failing_disk(harness: BrokerHarness) -> None:
-    """create_topic reports a full disk; while a topic is being deleted, its name is exiting."""
-    harness.disk.fail(Fault(1, errno.ENOSPC, frozenset({"mkdir", "create"}), times=9))
-    with pytest.raises(RemoteError) as full:
-        harness.broker.create_topic("t", harness.clock.now())
-    harness.disk.fault = None
-    harness.publish("t", b"x")
-    harness.broker.delete_topic("t", harness.clock.now())
-    with pytest.raises(RemoteError) as leaving:
-        harness.broker.create_topic("t", harness.clock.now())
-    client = harness.connect()
-    client.say(commands.sub("t", "c"))
-
-    assert (full.value.code, leaving.value.code) == ("INTERNAL_ERROR", "EXITING")
-    assert client.answers() == [b"E_SUB_FAILED SUB failed exiting"]
 
 
 def test_range_requests_on_a_failing_disk_get_its_error() -> None:
@@ -301,17 +266,6 @@ def test_a_start_rewrites_pages_of_a_failed_sync() -> None:
     harness.disk = harness.disk.crash(1)
     harness.crash()
     assert [b"x"] == harness.consumer("t", "c", rdy=1).bodies()
-
-
-def test_a_torn_tail_is_reported(harness: BrokerHarness) -> None:
-    """P6: the remains of an unfinished write are cut off and reported."""
-    harness.publish("t", b"x")
-    (path,) = [path for path in harness.disk.paths() if path.endswith(".log")]
-    harness.disk.data(path).extend(b"SPQB half of a header")
-    harness.crash()
-
-    assert any("unfinished write" in line for line in harness.report)
-    assert harness.topic("t").depth == 1
 
 
 def test_a_ledger_that_cannot_be_synced_at_the_start_is_replaced(harness: BrokerHarness) -> None:

@@ -114,35 +114,6 @@ async def test_a_node_is_drained_under_load(tmp_path: Path, lookupd: Server) -> 
             nsqd.close()
 
 
-async def test_producers_avoid_a_draining_nsqd(tmp_path: Path, lookupd: Server) -> None:
-    """Producers avoid an nsqd that nsqlookupd lists as draining; consumers still find it."""
-    nsqds = await cluster(tmp_path, lookupd)
-    draining = nsqds[0]
-    quick: dict[str, Any] = {"lookupd_http_addresses": lookupd.http, "lookupd_poll_interval": 0.2}
-    try:
-        await until_seen(lambda: len(lookupd.get_json("/nodes")["producers"]) == 3)
-        await asyncio.to_thread(draining.post, "/pub?topic=t", b"kept")
-        await asyncio.to_thread(draining.post, "/drain")
-        async with Producer(**quick) as producer:
-            for _ in range(20):
-                assert draining.tcp != (await producer.publish("t", b"x")).nsqd
-            assert sorted(nsqd.tcp for nsqd in nsqds[1:]) == sorted(producer.connections)
-            received = []
-
-            async def handle(message: Any) -> None:
-                received.append(message.body)
-
-            async with Reader("t", "c", handler=handle, max_in_flight=30, **quick):
-                await until(lambda: b"kept" in received)
-            await asyncio.to_thread(draining.request, "DELETE", "/drain")
-            await until(lambda: len(producer.connections) == 3)
-            used = {(await producer.publish("t", b"x")).nsqd for _ in range(20)}
-            assert {nsqd.tcp for nsqd in nsqds} == used
-    finally:
-        for nsqd in nsqds:
-            nsqd.close()
-
-
 async def test_a_restarted_nsqlookupd_learns_of_the_draining(
     tmp_path: Path, lookupd: Server
 ) -> None:

@@ -74,25 +74,6 @@ async def test_get_puts_each_message_into_the_url(nsqd: NsqdServer) -> None:
         assert all("Content-Type" not in each.headers for each in server.asked)
 
 
-async def test_an_unsendable_message_does_not_delay_others(
-    nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """A message that would change the URL's path is logged and requeued without backoff.
-
-    Other messages are sent meanwhile.
-    """
-    topic = new_topic()
-    async with web_server() as server:
-        words = arguments(nsqd, topic, f"--get={server.url}/in/%s", "--max-in-flight=1")
-        async with running(nsq_to_http, *words, "--consumer-opt=backoff_multiplier,1m"):
-            await publish(nsqd, topic, b"..", b"1", b"2")
-            await until_seen(lambda: nsqd.channel(topic, CHANNEL).get("deferred_count") == 1)
-            await server.wait_for_requests(2)
-
-    assert ["/in/1", "/in/2"] == [each.path_qs for each in server.asked]
-    assert " is not sent: its body would act as . or .. in the URL's path" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("flag", "path", "refused"),
     [

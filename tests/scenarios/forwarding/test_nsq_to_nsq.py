@@ -190,21 +190,4 @@ async def test_a_restarted_destination_gets_every_message(
     assert 1 + count == len(set(await received(target, topic, 1 + count)))
 
 
-async def test_messages_without_a_required_field_are_not_copied(
-    source: NsqdServer, target: NsqdServer, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """`--require-json-field`: messages without the field are finished uncopied.
-
-    Those that are not JSON objects are dropped with an error in the log.
-    """
-    topic = new_topic()
-    bodies = [b'{"a":1}', b'{"b":1}', b"no JSON", b"[1]", b'{"a":null}']
-    async with running(nsq_to_nsq, *arguments(source, target, topic, "--require-json-field=a")):
-        await publish(source, topic, *bodies)
-        await all_finished(source, topic, CHANNEL, 5)
-
-    assert {bodies[0], bodies[4]} == set(await received(target, topic, 2))
-    assert 2 == len(re.findall(r" ERROR: message \w{16} is dropped: ", capfd.readouterr().err))
-
-
 NSQD, TO, TOPIC = "--nsqd-tcp-address=h:1", "--destination-nsqd-tcp-address=h:2", "--topic=t"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -24,53 +23,6 @@ async def found(nsqd: Daemon, **query: Any) -> list[str]:
         async for page in pages(nsqd, "/topic/search", topic="t", **query)
         for body in bodies(page)
     ]
-
-
-async def test_a_search_by_text(nsqd: Daemon) -> None:
-    """A text search matches within one body: not in headers, and not across two messages."""
-    await channel(nsqd, b"alpha", b"beta", "grün".encode(), b"alphabet")
-    first = (await get(nsqd, "/topic/messages", topic="t"))["messages"][0]
-    assert await found(nsqd, text="alpha") == ["alpha", "alphabet"]
-    assert await found(nsqd, text="grün") == ["grün"]
-    assert await found(nsqd, text="ALPHA") == []
-    assert await found(nsqd, text=first["id"]) == []
-    assert await found(nsqd) == ["alpha", "beta", "grün", "alphabet"]
-    whole = await get(nsqd, "/topic/search", topic="t", text="alphabet")
-    assert list(whole) == [
-        *("topic", "messages", "scanned", "scanned_bytes", "unsearched"),
-        *("progress", "next", "done", "first_index", "end_index"),
-    ]
-    assert (whole["scanned"], whole["progress"], whole["next"], whole["done"]) == (
-        4,
-        1.0,
-        None,
-        True,
-    )
-
-
-async def test_a_search_by_json(nsqd: Daemon) -> None:
-    """JSON conditions have paths, comparisons and escapes; bodies that are not JSON never match."""
-    documents: list[Any] = [
-        {"user": {"id": "7"}, "status": 200},
-        {"user": {"id": "8"}, "status": 500},
-        {"items": [{"sku": "xyz"}], "status": "500"},
-        {"user": {"id": None}},
-    ]
-    escaped = rb'{"\u0075ser": {"id": "7"}, "e": 1}'
-    await channel(nsqd, *[json.dumps(d).encode() for d in documents], escaped, b"user id 7", b"[")
-    texts = [json.dumps(document) for document in documents]
-    for condition, expected in (
-        ('user.id = "7"', [texts[0], escaped.decode()]),
-        ("status >= 500", [texts[1]]),
-        ('status = "500"', [texts[2]]),
-        ('items[0].sku ~ "y"', [texts[2]]),
-        ("user.id = null", [texts[3]]),
-        ("user.id", [texts[0], texts[1], texts[3], escaped.decode()]),
-        ('user.id != "7"', [texts[1]]),
-        ('["user"]["id"] ~ ""', [texts[0], texts[1], escaped.decode()]),
-    ):
-        assert await found(nsqd, json=condition) == expected, condition
-    assert await found(nsqd, json='user.id = "7"', text="status") == [texts[0]]
 
 
 async def test_a_search_by_pattern(nsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

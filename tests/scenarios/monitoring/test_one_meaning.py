@@ -16,14 +16,12 @@ from typing import Any
 import pytest
 
 from sparq.cluster import figures
-from sparq.cluster.figures import STATES, channel_state
 from sparq.program.verbs import read
 from sparq.protocol.commands import rdy, sub
 from sparq.tools.admin.job import serve as work
 from sparq.tools.admin.verbs import PROGRAM, VERBS, AdminOptions
 from sparq.tools.nsq_stat import Options as StatOptions
 from sparq.tools.nsq_stat import serve as stat
-from sparq.tools.overview import ORDER
 from sparq.tools.terminal import PipeOutput
 from sparq.tools.top import Options as TopOptions
 from sparq.tools.top import serve as watch
@@ -33,7 +31,6 @@ from tests.support.tool_options import parse
 from tests.support.v2_client import OK, AsyncV2Client
 from tests.support.waiting import until, until_seen
 
-DOCS = Path(__file__).parents[3] / "docs"
 STUCK_SECONDS = 1.0
 BEHIND_SECONDS = 0.1
 COUNTS = ("depth", "in_flight", "deferred", "clients")
@@ -206,23 +203,3 @@ async def test_lag_and_messages_are_the_same_everywhere(screens: Screens) -> Non
     assert (12, "up") == (node["waiting"], node["state"])
     assert 5 == (await screens.nsq_stat("orders", "emptied"))["messages"]
     assert 5 == screens.metric("nsqd_topic_messages_total", topic="orders")
-
-
-def test_the_glossary_defines_each_word_once() -> None:
-    """Each state and figure has one row, with its unit and the times that the programs use."""
-    text = (DOCS / "glossary.md").read_text()
-    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| ")]
-    terms = [term for row in rows for term in row[0].strip().split(", ") if term != "term"]
-
-    assert len(terms) == len(set(terms))
-    node = {"disk full", "disk error", "gone"}
-    channel = {*STATES, *ORDER, "topic paused", "nsqd gone"}
-    assert {*channel, *node, "lag", "messages", "depth", "waiting", "latency"} <= {*terms}
-    of = {row[0].strip(): " ".join(row[1:]) for row in rows}
-    assert f"{figures.BEHIND_SECONDS:.0f} seconds" in of["behind"]
-    assert f"{figures.STUCK_SECONDS:.0f} seconds" in of["stuck"]
-    assert f"{figures.READER_STUCK_SECONDS:.0f} seconds" in of["stuck"]
-    assert ("seconds", "messages") == tuple(of[term].split()[0] for term in ("lag", "messages"))
-    assert "ok" == channel_state(
-        paused=False, clients=1, readers=0, unfinished=1, idle_seconds=59.9, lag_seconds=60.0
-    )

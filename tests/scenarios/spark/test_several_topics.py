@@ -246,22 +246,6 @@ def test_a_topic_that_appears_is_read_from_its_first_message(
     assert 0 == steady.channel(prefix + "new", "spark")["depth"]
 
 
-def test_a_new_topic_is_read_from_its_channels_cursor(steady, made, lookupd, prefix):
-    """A new topic that already has the query's channel is read from that channel's cursor."""
-    topic = prefix + "new"
-    follower = made(topicsPattern=re.escape(prefix) + ".*", startingOffsets="committed")
-    publish(steady, topic, b"1", channel="spark")
-    before = steady.channel(topic, "spark")["depth"]
-    follower.read(1)
-
-    assert 1 == before
-    follower.step()
-    publish(steady, topic, b"2")
-    another = made(topicsPattern=re.escape(prefix) + ".*", offset={}, startingOffsets="committed")
-    another.read(1)
-    assert [b"2"] == another.bodies(topic)
-
-
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_deleted_topic_is_not_recreated(both, made, prefix, fail, caplog):
     """A query does not recreate a deleted topic; the deletion is reported once as a loss."""
