@@ -80,11 +80,13 @@ layers: $(READY) ## import-linter: which package may import which
 dead: $(READY) ## vulture: unused code in src, except for the names listed in pyproject.toml
 	@$(BIN)/vulture
 
+TIDY_TESTS := tests/scenarios/repository/test_tidy.py tests/scenarios/docs/test_links.py
+
 tidy: $(READY) ## sizes of functions, forbidden words, paths, hosts, links
-	@$(BIN)/python -m pytest tests/scenarios/repository/test_tidy.py tests/scenarios/docs/test_links.py
+	@$(BIN)/python -m pytest $(TIDY_TESTS)
 
 tests: $(READY) $(CLASSES) ## the tests without the checks (ARGS= SEED=)
-	@$(BIN)/python -m pytest -rfEs --durations 25 $(SPREAD) $(AGAIN) $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
+	@$(BIN)/python -m pytest -rfEs --durations 25 $(TIDY_TESTS:%=--ignore=%) $(SPREAD) $(AGAIN) $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
 
 bench: $(READY) $(CLASSES) ## measure speed and memory (ARGS=)
 	@$(BIN)/python -m bench $(ARGS)

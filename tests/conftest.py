@@ -55,15 +55,36 @@ SLOW_GROUPS = {
         "make slow-tests ARGS=tests/scenarios/admin_pages",
         ("[1280]", "[/]", "[/topics]", "filtered_and_paged"),
     ),
+    "tests/scenarios/admin_pages/test_cross_site.py::test_other_sites": (
+        "make slow-tests ARGS=tests/scenarios/admin_pages",
+        ("[localhost to 127",),
+    ),
+    "tests/scenarios/admin_pages/test_accessible.py": ("make security", ("[light]",)),
+    "tests/scenarios/client_library/test_gevent.py": ("make slow-tests", ()),
+    "tests/scenarios/docs/test_generated.py::test_the_site": ("make slow-tests", ()),
+    "tests/scenarios/docs/test_pipeline_pages.py": (
+        "make slow-tests",
+        ("accepts_its_command_lines", "rules_of_the_pages", "programs_of_sessions"),
+    ),
+    "tests/scenarios/docs/test_shell.py::test_the_readmes_cluster": ("make slow-tests", ()),
     "tests/scenarios/pipeline/test_application.py": ("make slow-tests", ()),
     "tests/scenarios/pipeline/test_files.py": ("make slow-tests", ()),
     "tests/scenarios/pipeline/test_mistakes.py::test_a_wrong_address": (
         "make slow-tests",
         ("={free}]", "TLS", "=auth_secret=wrong]"),
     ),
+    "tests/scenarios/pipeline/test_mistakes.py::test_a_mistake_that_spark_finds": (
+        "make slow-tests",
+        ("nosuch",),
+    ),
     "tests/scenarios/performance/test_pipeline_spark.py": ("make slow-tests", ()),
     "tests/scenarios/spark/test_connect.py": ("make slow-tests", ()),
-    "tests/scenarios/spark/test_nsqds_fail.py": ("make slow-tests", ("was_down", "commit_is")),
+    "tests/scenarios/spark/test_nsqds_fail.py": ("make slow-tests", ("commit_is",)),
+    "tests/scenarios/spark/test_reads.py": ("make slow-tests", ("end_at_a_time",)),
+    "tests/scenarios/spark/test_session.py": (
+        "make slow-tests",
+        ("with_its_columns", "continues_from", "exactly_once"),
+    ),
     "tests/pipeline/sessions/test_judge.py::test_planted": ("make slow-tests", ("[20261]",)),
 }
 """Groups of slow tests: the folder or file, the target that runs it, and what of the names of its

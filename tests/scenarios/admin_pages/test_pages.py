@@ -139,25 +139,6 @@ def test_the_local_time_is_beside_utc(browser: Any, cluster: Cluster) -> None:
             assert re.search(r":\d\d\sUTC$", reader.page.evaluate(own))
 
 
-def test_counts_have_axes_of_whole_numbers(reader: Reader) -> None:
-    """An axis of counts that starts at zero has whole numbers only, one of rates has decimals."""
-    reader.page.add_init_script(LABELS)
-    labels = {}
-    for chart, unit in (("waiting", ""), ("rates", "/s")):
-        reader.open("/topics/orders")
-        series = {"label": "in", "unit": unit, "values": [0, 1, 0.9]}
-        data = {"times": [1e9, 1e9 + 10, 1e9 + 20], "series": [series], "bars": False}
-        script = "([id, data]) => document.querySelector(`#${id} .plot`).dataset.chart = data"
-        reader.page.evaluate("window.labels = []")
-        reader.page.evaluate(script, [chart, json.dumps(data)])
-        reader.until("window.labels.filter((text) => /^-?[0-9.]+$/.test(text)).length > 1")
-        found = reader.page.evaluate("window.labels.filter((text) => /^-?[0-9.]+$/.test(text))")
-        labels[chart] = sorted(set(found))
-
-    assert labels["waiting"] == ["0", "1"]
-    assert "0.5" in labels["rates"] or "0.4" in labels["rates"]
-
-
 def test_a_phone_shows_the_menus_lower_part_on_demand(browser: Any, cluster: Cluster) -> None:
     """On a phone, a button opens theme, keys and account; the current menu entry is visible."""
     for reader in opened_page(browser, cluster.url, viewport={"width": 360, "height": 800}):

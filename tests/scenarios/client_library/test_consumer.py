@@ -4,7 +4,6 @@ from typing import Any
 from urllib.parse import quote
 
 from sparq.client import Consumer
-from tests.scenarios.client_library.tap import tapped
 from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until
 
@@ -43,11 +42,7 @@ async def test_nsqd_applies_the_identify_options(shared_daemons: SharedDaemons) 
         "output_buffer_size": 12_345,
         "output_buffer_timeout": 0.123,
     }
-    async with (
-        tapped(nsqd) as [tap],
-        Consumer(topic, "c", nsqd_tcp_addresses=tap.address, **options) as consumer,
-    ):
-        await until(lambda: tap.ready)
+    async with Consumer(topic, "c", nsqd_tcp_addresses=nsqd.tcp, **options) as consumer:
         await until(lambda: nsqd.channel(topic, "c")["clients"])
         [client] = nsqd.channel(topic, "c")["clients"]
         expected = {
@@ -61,4 +56,3 @@ async def test_nsqd_applies_the_identify_options(shared_daemons: SharedDaemons) 
         facts = subscription.connection.facts
         assert (facts["max_rdy_count"], facts["msg_timeout"]) == (500, 7000)
         assert (facts["output_buffer_size"], facts["output_buffer_timeout"]) == (12_345, 123)
-        assert tap.script[:3] == [b"IDENTIFY", b"SUB identified c", b"RDY 10"]

@@ -2,16 +2,16 @@
 
 import asyncio
 import contextlib
+import os
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from sparq.client import (
     ClosedError,
     ConnectionLostError,
-    Consumer,
     Producer,
     PublishError,
     Receipt,
@@ -22,33 +22,10 @@ from sparq.client import (
 from sparq.client.config import Config
 from sparq.client.connection import open_connection
 from tests.client.scripted import close
-from tests.scenarios.client_library.tap import Tap, tapped
 from tests.support.servers import NsqdServer, free_port
 from tests.support.shared_daemons import SharedDaemons
+from tests.support.v2_client import drain
 from tests.support.waiting import until
-
-
-def producer_of(*taps: Tap, **options: Any) -> Producer:
-    """A producer that publishes through taps and reconnects within 0.1 s."""
-    return Producer([tap.address for tap in taps], **{"max_reconnect_delay": 0.1, **options})
-
-
-def count(nsqd: NsqdServer, topic: str) -> int:
-    """The topic's `message_count`."""
-    topics = nsqd.get_json(f"/stats?format=json&topic={topic}")["topics"] or []
-    return sum(int(found["message_count"]) for found in topics)
-
-
-async def stored(nsqd: NsqdServer, topic: str) -> Counter[bytes]:
-    """The bodies in the topic's channel "c", with the number of each."""
-    depth = nsqd.channel(topic, "c")["depth"]
-    bodies: Counter[bytes] = Counter()
-    async with Consumer(topic, "c", nsqd_tcp_addresses=nsqd.tcp, max_in_flight=2500) as consumer:
-        while bodies.total() < depth:
-            message = await anext(consumer)
-            bodies[message.body] += 1
-            message.finish()
-    return bodies
 
 
 async def test_ping(shared_daemons: SharedDaemons) -> None:
@@ -61,11 +38,12 @@ async def test_ping(shared_daemons: SharedDaemons) -> None:
         assert all(0 < seconds < 5 for seconds in answered.values())
     async with Producer(lookupd_http_addresses=shared_daemons.lookupd.http) as producer:
         assert answered.keys() == (await producer.ping()).keys()
-    async with tapped(first) as [tap], producer_of(tap) as producer:
-        tap.muted = True
+    async with Producer(first.tcp) as producer:
+        await producer.until_connected()
+        os.kill(first.pid, signal.SIGSTOP)
         with pytest.raises(ConnectionLostError, match=r"no answer within 0\.1 s"):
             await producer.ping(timeout_seconds=0.1)
-        tap.muted = False
+        os.kill(first.pid, signal.SIGCONT)
     async with Producer(away) as producer:
         with pytest.raises(ConnectionLostError, match=away):
             await producer.ping()
@@ -155,4 +133,4 @@ async def test_a_connection_cut_in_mid_command(shared_daemons: SharedDaemons) ->
 
     assert [1] + [2] * 21 == [receipt.attempts for receipt in receipts]
     assert 0 == producer.resent
-    assert Counter(bodies) == await stored(nsqd, topic)
+    assert Counter(bodies) == Counter(await asyncio.to_thread(drain, nsqd, topic, "c"))

@@ -43,9 +43,3 @@ def in_start_order(found: Mapping[str, Service]) -> list[str]:
         assert ready, f"{left} depend on each other"
         ordered += ready
     return ordered
-
-
-def ports(service: Service) -> dict[int, int]:
-    """Each published port, with the container's port."""
-    found = (entry.split(":")[-2:] for entry in service["ports"])
-    return {int(outside): int(inside) for outside, inside in found}

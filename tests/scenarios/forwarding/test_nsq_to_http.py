@@ -10,7 +10,6 @@ import pytest
 from aiohttp import web
 
 from sparq.tools import nsq_to_http, relay
-from tests.client.scripted import listening
 from tests.support.servers import NsqdServer, free_port
 from tests.support.waiting import until_seen
 from tests.tools.forwarding import (
@@ -141,22 +140,6 @@ async def test_the_request_timeout(nsqd: NsqdServer) -> None:
             await publish(nsqd, topic, b"late")
             await until_seen(lambda: (0, 0, 1) == stats(nsqd, topic, CHANNEL))
         hang.set()
-
-
-async def test_the_connect_timeout(nsqd: NsqdServer) -> None:
-    """`--http-client-connect-timeout` also limits the TLS handshake."""
-    topic = new_topic()
-
-    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
-    async with listening(say_nothing) as address:
-        words = arguments(
-            nsqd, topic, f"--post=https://{address}", "--http-client-request-timeout=1h"
-        )
-        async with running(nsq_to_http, *words, "--http-client-connect-timeout=100ms"):
-            await publish(nsqd, topic, b"nobody there")
-            await until_seen(lambda: (0, 0, 1) == stats(nsqd, topic, CHANNEL))
 
 
 async def test_concurrent_requests_are_limited(nsqd: NsqdServer) -> None:

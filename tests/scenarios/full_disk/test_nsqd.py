@@ -8,7 +8,6 @@ compared with the acknowledged ones.
 from __future__ import annotations
 
 import random
-import resource
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -137,12 +136,6 @@ def node_state(server: NsqdServer) -> str:
     return read(server.request("GET", "/stats?format=json")[1]).state
 
 
-def limit_file_size(server: NsqdServer, size_bytes: int) -> None:
-    """Make the running nsqd's writes fail at this file size, even in the middle of a write."""
-    hard = resource.RLIM_INFINITY
-    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size_bytes, hard))
-
-
 def receive_all(server: NsqdServer, line: V2Client, count: int) -> list[Message]:
     """Subscribe and receive the channel's `count` messages; finish none."""
     assert line.ask(sub("t", "c")) == OK
@@ -223,64 +216,3 @@ def test_health_recovers_without_a_publish(
     assert node_state(server) == "up"
 
     assert [form() for form in publisher.forms()] == [True] * 6
-
-
-def test_channels_and_topics_are_created_or_refused_on_a_full_disk(
-    server: NsqdServer, publisher: Publisher
-) -> None:
-    """On a full disk, a new channel or topic is created, or refused with the reason.
-
-    Those that were created exist after kill -9, and their messages are complete.
-    """
-    publisher.fill()
-    not_made = (500, f'{{"message":"INTERNAL_ERROR: {REASON}"}}'.encode())
-    made = []
-    for number in range(40):
-        answer = server.request("POST", f"/topic/create?topic=new{number}")
-        assert answer in ((200, b""), not_made)
-        if answer == (200, b""):
-            made.append(f"new{number}")
-    assert server.request("POST", "/channel/create?topic=t&channel=late") == (200, b"")
-    with V2Client(server) as line:
-        kind, text = line.ask(sub("t", "later"))
-        assert (kind, text) == OK or text == f"E_SUB_FAILED SUB failed {REASON}".encode()
-    refusal = (1, f"E_PUB_FAILED PUB failed {REASON}".encode())
-    assert publisher.line.ask(pub("other", b"x")) == refusal
-
-    server.restart()
-
-    stats = server.get_json("/stats?format=json")["topics"]
-    assert {topic["topic_name"] for topic in stats} >= {"t", *made}
-    assert server.channel("t", "late") != {}
-    assert Counter(drain(server, "t", "c")) == Counter(publisher.acknowledged)
-
-
-def test_nothing_of_a_truncated_mpub_is_stored(tmp_path: Path) -> None:
-    """P9: of an MPUB whose write stops in the middle nothing is stored, also after kill -9.
-
-    The messages before and after it are stored.
-    """
-    with spawn_nsqd(tmp_path) as server, V2Client(server) as line:
-        publisher = Publisher(server, line, reason="file too large")
-        server.post("/topic/create?topic=t")
-        server.post("/channel/create?topic=t&channel=c")
-        (folder,) = (server.folder / "topics").iterdir()
-        for into in (1, 90, 5000, 20_000):
-            assert publisher.mpub(3)
-            (segment,) = folder.glob("*.log")
-            # Where the next batch begins; the file may have filling after that.
-            before = server.get_json("/stats?format=json&topic=t")["topics"][0]["log_bytes"]
-            limit_file_size(server, before + into)
-            assert not publisher.mpub(10)
-            assert segment.stat().st_size == before
-            limit_file_size(server, resource.RLIM_INFINITY)
-        limit_file_size(server, before + 5000)
-        assert not publisher.mpub(10)
-
-        server.restart()
-        with V2Client(server) as again:
-            publisher.line = again
-            assert publisher.mpub(3)
-        assert len(publisher.refused) == 50
-        assert Counter(drain(server, "t", "c")) == Counter(publisher.acknowledged)
-        assert server.get_json("/stats?format=json")["topics"][0]["damaged_messages"] == 0

@@ -17,7 +17,7 @@ from sparq.broker.session import V2Session
 from sparq.options.units import MILLISECOND
 from sparq.protocol import commands as c
 from tests.nsqd.daemon import Daemon, connected, start, stop
-from tests.support.authd import Authd, answer, entry, running
+from tests.support.authd import answer, entry, running
 from tests.support.certificates import Certificates
 from tests.support.v2_client import AsyncV2Client, Closed
 from tests.support.waiting import until
@@ -207,11 +207,6 @@ FOREIGN = "eve"
 """The name in the certificate that the given CA has not signed."""
 
 
-def told(authd: Authd) -> dict[str, str]:
-    """Return the arguments of the auth server's last request."""
-    return authd.asked[-1][2]
-
-
 @pytest.mark.parametrize("method", ["get", "post"])
 async def test_identity_does_not_come_from_identify(tmp_path: Path, method: str) -> None:
     """Auth servers get the peer's address and certificate; values from IDENTIFY change nothing.
@@ -241,15 +236,3 @@ async def test_identity_does_not_come_from_identify(tmp_path: Path, method: str)
             values = {"common_name": common_name, "remote_ip": "127.0.0.1"}
             values |= {"secret": SECRET.decode(), "tls": "true" if name else "false"}
             assert [values, values] == [asked for _, _, asked in authd.asked]
-
-
-async def test_a_claim_in_identify_does_not_authenticate(tmp_path: Path) -> None:
-    """A client that claims in IDENTIFY to be authenticated still gets E_AUTH_FIRST."""
-    async with running(ALL) as authd, guarded(tmp_path, authd.address) as daemon:
-        for command in ATTEMPTS.values():
-            async with connected(daemon) as client:
-                await client.identify(**SPOOFED)
-                client.send(command)
-                assert (await client.error()).startswith(b"E_AUTH_FIRST")
-        assert [] == authd.asked
-        assert {} == daemon.nsqd.broker.topics

@@ -14,7 +14,6 @@ from sparq.protocol.names import topic_of_directory
 from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.v2_client import V2Client
 
-NAMES = 10_000
 NASTY = [
     *(".", "..", "...", "....", ".a", "a.", "-", "_", "__", "--", "CON", "con", "NUL", "aux.txt"),
     *("a#ephemeral", "..#ephemeral", "#ephemeral", "a#ephemeral#ephemeral", "a#Ephemeral", "#"),

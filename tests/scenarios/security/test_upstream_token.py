@@ -252,24 +252,3 @@ def test_a_stranger_gets_no_token(tmp_path: Path, stranger: Stranger) -> None:
 
     assert any("POST /topic/pause" in head for head in stranger.heads)
     assert [] == [head for head in stranger.heads if secret in head or "Authorization" in head]
-
-
-def test_a_token_for_some_topics_sees_no_others_name(cluster: Cluster) -> None:
-    """/nodes of nsqlookupd lists only topics for which the token has a role."""
-    for name, topics in (("all", ["t"]), ("elsewhere", [])):
-        token = cluster.files[name].read_text().strip()
-        _, answer = asked(cluster.lookupd.http_port, "GET", "/nodes", token=token)
-
-        (node,) = json.loads(answer)["producers"]
-        assert (topics, [False] * len(topics)) == (node["topics"], node["tombstones"])
-
-
-def test_a_node_that_showed_a_token_gets_it(cluster: Cluster, stranger: Stranger) -> None:
-    """nsqlookupd names the nodes that showed it a token, and a stranger cannot register there."""
-    port = stranger.server_address[1]
-    with register(cluster.lookupd, port) as peer:
-        assert b"E_UNAUTHORIZED" in peer.recv(1000)
-    token = cluster.files["all"].read_text().strip()
-    _, answer = asked(cluster.lookupd.http_port, "GET", "/nodes", token=token)
-
-    assert [True] == [one["authenticated"] for one in json.loads(answer)["producers"]]

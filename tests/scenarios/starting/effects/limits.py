@@ -15,10 +15,7 @@ from tests.support.waiting import wait_for
 
 TOKEN = "s3cr3t-t0ken"
 TOPICS = 3
-CHANNELS = 2
 CONNECTIONS = 4
-TOPIC_BYTES = 100_000
-RATE = 20
 
 
 def ask(
