@@ -15,16 +15,25 @@ assert the same. The page is written by `make docs`: a test marked
 documented by NSQ but not tested there."""
 
 
+UNIX = "unix."
+"""The beginning of names of tests that NSQ runs a second time, over a unix socket."""
+
+
 def page() -> str:
     """The page, as Markdown."""
     found = places(sorted(TESTS.rglob("test_*.py")))
-    parts = [HEAD]
+    rows, again = [], []
     for group, names in BEHAVIOURS.items():
-        rows = [f"| `{name}` | {_cell(name, found.get(name, []))} |" for name in names]
-        parts.append(
-            "\n".join([f"## {group}\n", "| NSQ's test | tests of sparq |", "|---|---|", *rows])
-        )
-    return "\n\n".join(parts) + "\n"
+        rows.append(f"| **{group}** | |")
+        for name in names:
+            tests = found.get(name, [])
+            if name.startswith(UNIX) and tests == found.get(name.removeprefix(UNIX)):
+                again.append(f"`{name.removeprefix(UNIX)}`")
+            else:
+                rows.append(f"| `{name}` | {_cell(name, tests)} |")
+    table = "\n".join(["| NSQ's test | tests of sparq |", "|---|---|", *rows])
+    last = "NSQ runs these again over a unix socket; the same tests stand for them:"
+    return f"{HEAD}\n\n{table}\n\n{last} {', '.join(again)}.\n"
 
 
 def _cell(name: str, tests: list[str]) -> str:

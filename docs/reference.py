@@ -227,18 +227,6 @@ def page_of_the_tools() -> str:
     return "\n\n".join([*parts, *parts_of_admin()]) + "\n"
 
 
-def table_of_owners(flags: Mapping[Flag, Sequence[str]]) -> str:
-    """A table with a row per flag and the programs or verbs that have it."""
-    lines = ["| flag | of | default | meaning |", "|---|---|---|---|"]
-    for flag, names in flags.items():
-        several = "; several times" if flag.repeated else ""
-        row = (
-            f"| `--{flag.name}` | {', '.join(names)} | {shown(flag)} | {cell(flag.help)}{several} |"
-        )
-        lines.append(row)
-    return "\n".join(lines)
-
-
 def table_of_verbs(verbs: Mapping[str, Verb]) -> str:
     """A table with a row per verb; `--help` has its examples."""
     lines = ["| verb | does |", "|---|---|"]
@@ -250,20 +238,13 @@ def table_of_verbs(verbs: Mapping[str, Verb]) -> str:
 
 
 def parts_of_admin() -> Iterator[str]:
-    """`sparq admin`: its verbs, the flags of every verb, and the flags of some."""
+    """`sparq admin`: its verbs, and the flags of every verb."""
     yield f"## {admin.PROGRAM}"
     yield read(importlib.import_module("sparq.tools.admin").__doc__ or "").prose
     yield table_of_verbs(admin.VERBS)
     yield "Flags of every verb:"
     yield table_of_flags(admin.AdminOptions)
-    yield "Further flags:"
-    common = {flag.name for flag in flags_of(admin.AdminOptions)}
-    verbs: dict[Flag, list[str]] = {}
-    for name, verb in admin.VERBS.items():
-        for flag in flags_of(verb.options):
-            if flag.name not in common:
-                verbs.setdefault(flag, []).append(name)
-    yield table_of_owners(dict(sorted(verbs.items())))
+    yield "`sparq admin VERB --help` describes the flags of a verb."
 
 
 def tools() -> list[str]:

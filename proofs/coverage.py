@@ -5,7 +5,7 @@
    a daemon runs does not count, so the figures of other packages are low and given as one total.
 2. coverage measures; each line and branch is stored with the tests that reach it, which
    `make mutants` needs too. The data stays in build/coverage.
-3. The table goes to docs/coverage.md, with its date and commit.
+3. The table goes to build/coverage/coverage.md, with its date and commit.
 
 Without changes to src or tests since the last measurement, its data is used again.
 """
@@ -28,7 +28,7 @@ from proofs.__main__ import git, today
 
 ROOT = Path(__file__).parent.parent
 HOME = ROOT / "build" / "coverage"
-PAGE = ROOT / "docs" / "coverage.md"
+PAGE = HOME / "coverage.md"
 PACKAGES = ("protocol", "log", "broker")
 FOLDERS = (*PACKAGES, "inspection")
 CORE = tuple(f"{top}.{package}." for top in ("sparq", "tests") for package in PACKAGES)

@@ -26,17 +26,6 @@ def test_a_seed_always_gives_the_same_site() -> None:
     assert len({page.path for page in first}) == len(first) > 100
 
 
-def test_the_first_pages_are_the_most_visited() -> None:
-    """People visit the first page over 10 times as often as the last; robots choose evenly."""
-    world = SiteModel(random.Random(3))
-    visits = Counter(world.page().path for _ in range(5_000))
-    crawled = Counter(world.any_page().path for _ in range(5_000))
-    first, last = world.pages[0].path, world.pages[-1].path
-
-    assert visits[first] > 10 * visits[last]
-    assert crawled[first] < 3 * crawled[last]
-
-
 @pytest.mark.parametrize("warm", [False, True])
 def test_a_browser_loads_each_resource_once(warm: bool) -> None:
     """A browser loads a page on each visit, but styles and images once, with the page as referer.
@@ -54,18 +43,6 @@ def test_a_browser_loads_each_resource_once(warm: bool) -> None:
     assert loaded == {page.path: 3, **shared, **{path: 1 for path, _ in page.images}}
     assert {hit.referer for hit in browser.hits if hit.path != page.path} == {HOST + page.path}
     assert all(100 <= hit.second < 200 for hit in browser.hits[:-2])
-
-
-def test_two_percent_of_requests_fail() -> None:
-    """About 2 % of the requests get 404 or 500, with an error page of 512 bytes."""
-    world = SiteModel(random.Random(5))
-    visitor = world.population.person()
-    hits = [world.hit(visitor, 0, "/", 9_000) for _ in range(10_000)]
-    statuses = Counter(hit.status for hit in hits)
-
-    assert statuses.keys() == {200, 404, 500}
-    assert 100 < statuses[404] + statuses[500] < 300
-    assert {(hit.status == 200, hit.size) for hit in hits} == {(True, 9_000), (False, 512)}
 
 
 def test_only_the_people_of_an_office_share_an_address() -> None:

@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-import pytest
-
 from sparq.log.check import CheckReport, CheckRow
 from sparq.log.disk import RealDisk
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log, LogOptions
 from sparq.log.metadata import DataPathMetadata
-from sparq.migration.check import check, size_of
+from sparq.migration.check import check
 from sparq.protocol.frames import BodySlices
 from sparq.testing import ManualClock
 from tests.support.go_data import GoQueue, write_metadata
@@ -116,18 +114,6 @@ def test_an_interrupted_import_is_reported(tmp_path: Path) -> None:
     assert [f"an import was interrupted: {restarts}", facts] == before.notes
     assert ("sparq", 5) == (after.kind, rows(after)["clicks", ""].depth)
     assert [facts, f"an import was interrupted at its last step: {finishes}"] == after.notes
-
-
-@pytest.mark.parametrize("home", ["topics", "go-import/topics"])
-def test_the_size_counts_all_files_that_are_read(tmp_path: Path, home: str) -> None:
-    """``size_of`` counts Go's files and sparq's logs, including those of an unfinished import."""
-    (tmp_path / home / "t-clicks").mkdir(parents=True)
-    write_log(tmp_path / home / "t-clicks", 50)
-    (log,) = (tmp_path / home / "t-clicks").glob("*.log")
-    queue = GoQueue(tmp_path, "clicks").put(b"1", b"2").close()
-    files = [log, queue.path(0), queue.metadata]
-
-    assert sum(file.stat().st_size for file in files) == size_of(RealDisk(), str(tmp_path))
 
 
 def test_a_folder_without_data_has_no_report(tmp_path: Path) -> None:

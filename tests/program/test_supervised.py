@@ -108,26 +108,6 @@ def test_it_starts_again_after_its_end(tmp_path: Path) -> None:
     assert f"{tmp_path} x\n{tmp_path} y\n" == program.log.read_text()
 
 
-def test_a_running_process_is_not_started_twice(family: SupervisedProcess) -> None:
-    """The error names it."""
-    with pytest.raises(RuntimeError, match="family is running already"):
-        family.start()
-    assert 1 == family.starts
-
-
-def test_a_process_that_was_not_started_has_nothing_to_end(tmp_path: Path) -> None:
-    """`stop` and `kill` have no effect."""
-    program = SupervisedProcess("none", ["none"], tmp_path / "log")
-
-    assert (None, None, 0) == (program.stop(), program.kill(), program.pid)
-    assert not program.has_ended()
-
-
-def test_the_session_is_its_own(family: SupervisedProcess) -> None:
-    """Ctrl-C in the terminal of the test does not reach it."""
-    assert family.pid == os.getsid(family.pid) != os.getsid(0)
-
-
 def test_waiting_ends_with_the_process(tmp_path: Path) -> None:
     """A condition is not awaited after the process has ended, or longer than allowed."""
     program = SupervisedProcess("short", python("pass"), tmp_path / "log")

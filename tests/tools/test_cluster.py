@@ -57,42 +57,6 @@ async def opened(
         yield ClusterPoller(fleet, topic, channel)
 
 
-def channels(stats: NodeStats) -> dict[str, list[str]]:
-    """Return the channels of each topic."""
-    names = stats.names
-    named = {topic: [names.keys[at][1] for at in places] for topic, places in names.places.items()}
-    return {topic: [name for name in some if name] for topic, some in named.items()}
-
-
-async def asked(making: Made) -> tuple[dict[str, dict[str, list[str]]], dict[str, str]]:
-    """Return the channels of each nsqd, and the errors of those that did not answer."""
-    async with making as asking:
-        stats = await asking.stats()
-        return {address: channels(each) for address, each in stats.items()}, asking.errors
-
-
-@pytest.mark.parametrize("by", ["host:port", "URL", "nsqlookupd", "nsqlookupd, by topic"])
-async def test_nsqds_are_found(by: str, nsqd: NsqdServer, lookupd: Server) -> None:
-    """An nsqd that is given or found has one address, and all its topics are returned."""
-    asking = {
-        "host:port": lambda: cluster([nsqd.http], []),
-        "URL": lambda: cluster([f"http://{nsqd.http}/"], []),
-        "nsqlookupd": lambda: cluster([], [lookupd.http]),
-        "nsqlookupd, by topic": lambda: cluster([], [f"http://{lookupd.http}"], topic="here"),
-    }[by]()
-
-    assert ({nsqd.http: {"here": ["one", "two"]}}, {}) == await asked(asking)
-
-
-async def test_only_the_requested_channel_is_returned(nsqd: NsqdServer, lookupd: Server) -> None:
-    """One channel is selected; for an unknown topic nsqlookupd lists no nsqd."""
-    one = cluster([nsqd.http], [], topic="here", channel="two")
-    nothing = cluster([], [lookupd.http], topic="elsewhere")
-
-    assert ({nsqd.http: {"here": ["two"]}}, {}) == await asked(one)
-    assert ({}, {}) == await asked(nothing)
-
-
 @asynccontextmanager
 async def answering(answer: bytes) -> AsyncIterator[str]:
     """Run a server that sends this answer to each request and closes; its address."""
@@ -110,6 +74,20 @@ async def answering(answer: bytes) -> AsyncIterator[str]:
 
 def http(body: bytes) -> bytes:
     return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def channels(stats: NodeStats) -> dict[str, list[str]]:
+    """Return the channels of each topic."""
+    names = stats.names
+    named = {topic: [names.keys[at][1] for at in places] for topic, places in names.places.items()}
+    return {topic: [name for name in some if name] for topic, some in named.items()}
+
+
+async def asked(making: Made) -> tuple[dict[str, dict[str, list[str]]], dict[str, str]]:
+    """Return the channels of each nsqd, and the errors of those that did not answer."""
+    async with making as asking:
+        stats = await asking.stats()
+        return {address: channels(each) for address, each in stats.items()}, asking.errors
 
 
 async def test_without_an_nsqlookupd_the_last_known_nsqds_are_asked(nsqd: NsqdServer) -> None:

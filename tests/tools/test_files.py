@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import errno
 import gzip
-import math
 import os
 import resource
 import socket
-import stat
-import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +28,6 @@ from sparq.tools.nsq_to_file import (
     entries_of,
     template,
     whole_gzip,
-    with_revision,
 )
 from tests.tools.recording import files
 
@@ -60,31 +56,6 @@ def other_disk() -> Iterator[Path]:
     for file in sorted(path.rglob("*"), reverse=True):
         file.unlink()
     path.rmdir()
-
-
-def test_missing_parent_folders_are_created(tmp_path: Path) -> None:
-    """The folder and its parents have NSQ's modes, less the umask."""
-    umask = os.umask(0o022)
-    os.umask(umask)
-    folder = Folder(str(tmp_path / "a" / "b"))
-    put(folder, "c", "d")
-
-    modes = [stat.S_IMODE((tmp_path / each).stat().st_mode) for each in ("a", "a/b/c", "a/b/c/d")]
-    assert [0o770 & ~umask, 0o770 & ~umask, 0o666 & ~umask] == modes
-
-
-def test_an_existing_file_is_not_created_again(tmp_path: Path) -> None:
-    """`create` refuses an existing file, `open` appends to it."""
-    folder = Folder(str(tmp_path))
-    put(folder, "a")
-    with pytest.raises(FileExistsError):
-        folder.open("a", os.O_CREAT | os.O_EXCL)
-    fd = folder.open("a")
-    os.write(fd, b" and more")
-    os.close(fd)
-
-    assert b"data and more" == (tmp_path / "a").read_bytes()
-    assert [True, False] == [folder.has("a"), folder.has("b")]
 
 
 def test_no_symbolic_link_is_followed(tmp_path: Path) -> None:
@@ -225,37 +196,6 @@ def test_dates_are_filled_in(format_text: str, expected: str) -> None:
     assert expected == Template("<DATETIME>", format_text, "t", "h").at(WHEN)
 
 
-def test_inserted_text_is_not_expanded_again() -> None:
-    """Inserted text is not expanded again: a host named like a placeholder is kept."""
-    filled = Template("<TOPIC>/<HOST>.<PID><REV>.<DATETIME>.<X>", "%Y<TOPIC>", "t", "<PID>")
-
-    assert f"t/<PID>.{os.getpid()}<REV>.2026<TOPIC>.<X>" == filled.at(WHEN)
-    assert "a-000012.b" == with_revision("a<REV>.b", 12)
-
-
-def test_the_host_name_is_filled_in() -> None:
-    """The default is the short host name; placeholders in a given text are filled in."""
-    short = HOST.partition(".")[0]
-
-    assert short == host_of("")
-    assert f"a-{short}-{HOST}-<TOPIC>" == host_of("a-<SHORT_HOST>-<HOSTNAME>-<TOPIC>")
-
-
-def test_the_revision_is_required_or_removed() -> None:
-    """<REV> is required if files have revisions, and removed if they have none."""
-    assert "a.log" == made("a<REV>.log").text
-    for several in ({"moved": True}, {"rotate_size": 1}, {"rotate_interval_ns": 1}, {"gzip": True}):
-        assert made("a<REV>", **several).text.startswith("a<REV>")
-        with pytest.raises(FilenameError, match="missing <REV> in --filename-format"):
-            made("a", **several)
-
-
-def test_gzip_adds_a_suffix_to_the_name() -> None:
-    """`.gz` is added unless the name already ends with it."""
-    assert "a<REV>.log.gz" == made("a<REV>.log", gzip=True).text
-    assert "a<REV>.gz" == made("a<REV>.gz", gzip=True).text
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -267,13 +207,6 @@ def test_an_invalid_path_is_refused(name: str) -> None:
     """A path out of the folder, an empty, unreadable or too long name is refused."""
     with pytest.raises(FilenameError):
         entries_of(name)
-
-
-def test_a_topic_named_dot_dot_is_refused_as_a_folder() -> None:
-    """`..` is a valid topic name, and harmless unless it becomes a folder."""
-    assert "...web.16" == made("<TOPIC>.<HOST>.<DATETIME>", topic="..").at(WHEN)
-    with pytest.raises(FilenameError, match="leads out of its folder"):
-        made("<TOPIC>/<HOST>", topic="..")
 
 
 @given(st.text(alphabet="ab./<>\0\n%TOPIC", max_size=20), st.sampled_from(["t", ".", "..", "..."]))
@@ -330,18 +263,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def test_each_message_is_one_line(tmp_path: Path) -> None:
-    """Bodies are written unchanged; an existing file is appended to."""
-    for bodies in ([b"a", b"b\xff\0%s<TOPIC>"], [b"", b"c"]):
-        output = make(tmp_path, "t.log")
-        assert not output.write(bodies[:0], sync=False)
-        assert output.write(bodies, sync=True)
-        output.close()
-        output.close()
-
-    assert {"t.log": b"a\nb\xff\0%s<TOPIC>\n\nc\n"} == contents(tmp_path / "work")
-
-
 def test_appending_to_an_incomplete_message_adds_a_newline(tmp_path: Path) -> None:
     """If a kill has left a file without a newline at its end, one is added first."""
     (tmp_path / "work").mkdir()
@@ -351,21 +272,6 @@ def test_appending_to_an_incomplete_message_adds_a_newline(tmp_path: Path) -> No
     output.close()
 
     assert {"t.log": b"whole\nto\nnext\n"} == contents(tmp_path / "work")
-
-
-def test_the_time_of_the_next_rotation_is_known(tmp_path: Path) -> None:
-    """It is one interval after the file was opened; without a file or an interval there is none."""
-    output, unlimited = make(tmp_path, interval_ns=1000 * MILLISECOND), make(tmp_path, "u.log")
-    assert math.isinf(output.rotates_at)
-    began = time.monotonic()
-    output.write([b"a"], sync=True)
-    unlimited.write([b"a"], sync=True)
-
-    assert began + 1 <= output.rotates_at <= time.monotonic() + 1
-    assert math.isinf(unlimited.rotates_at)
-    output.close()
-    unlimited.close()
-    assert math.isinf(output.rotates_at)
 
 
 def test_a_file_that_is_too_large_is_closed(tmp_path: Path) -> None:
@@ -430,16 +336,6 @@ def test_each_sync_ends_a_gzip_member(tmp_path: Path) -> None:
     assert [b"a\nb\nc\nd\n", b"e\n"] == list(contents(tmp_path / "work").values())
 
 
-def test_an_empty_gzip_file_is_valid(tmp_path: Path) -> None:
-    """A file that a tick opened and no message followed is valid gzip."""
-    output = make(tmp_path, "t<REV>.gz", gzip_level=6)
-    output.tick()
-    output.close()
-
-    assert {"t-000000.gz": b""} == contents(tmp_path / "work")
-    assert (tmp_path / "work" / "t-000000.gz").stat().st_size > 0
-
-
 def test_empty_files_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tick then only closes a file that is due, and the next message opens the next file."""
     name = ["a<REV>"]
@@ -477,17 +373,6 @@ def test_finished_files_are_moved(tmp_path: Path) -> None:
     expected = {"f-000000": b"another's", "f-000001": b"a\n", "f-000002": b"another's"}
     expected |= {"f-000003": b"b\n", "f-000004": b"c\n"}
     assert expected == contents(tmp_path / "done")
-
-
-def test_after_a_move_the_next_message_opens_a_new_file(tmp_path: Path) -> None:
-    """After such a close the next message opens a new file (in NSQ it is an error)."""
-    output = make(tmp_path, finished="done")
-    for body in (b"a", b"b"):
-        output.write([body], sync=True)
-        output.close()
-        output.sync()
-
-    assert [b"a\n", b"b\n"] == list(contents(tmp_path / "done").values())
 
 
 def test_a_name_in_use_without_a_revision_is_an_error(tmp_path: Path) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,12 +15,10 @@ import pytest
 from sparq.client import Consumer
 from sparq.cluster.figures import ChannelFigures, NsqdFigures, TopicFigures
 from sparq.cluster.rows import NodeStats, tables
-from sparq.daemon.access import tokens
 from sparq.tools.commands import ToolError
 from sparq.tools.nsq_stat import Options, line
 from sparq.tools.nsq_stat import serve as stat
 from sparq.tools.terminal import PipeOutput
-from tests.client.certificates import certificates
 from tests.support.servers import NsqdServer, Server, free_port
 from tests.support.tool_options import parse
 from tests.support.waiting import until
@@ -137,27 +133,6 @@ async def test_a_heading_each_25_rows(nsqds: tuple[NsqdServer, NsqdServer], tmp_
     assert 26 == len(running.rows)
 
 
-async def test_one_nsqlookupd_that_answers_is_enough(
-    nsqds: tuple[NsqdServer, NsqdServer], lookupd: Server, tmp_path: Path
-) -> None:
-    """One nsqlookupd finds the topic's nsqds; if none answers, nsq_stat ends with an error."""
-    make("found", *nsqds)
-    publish(nsqds[0], "found", 3)
-    publish(nsqds[1], "found", 4)
-    gone = f"--lookupd-http-address=127.0.0.1:{free_port()}"
-    words = ["--topic=found", "--interval=1ms", "--count=1", gone]
-    await until(lambda: len(lookupd.get_json("/lookup?topic=found")["producers"]) == 2)
-
-    running = Stat(tmp_path, *words, f"--lookupd-http-address={lookupd.http}")
-
-    assert 0 == await running.task
-    assert 7 == running.rows[0][9]
-    with pytest.raises(
-        ToolError, match=r"failed to get topic producers - 127\S+: connection refused"
-    ):
-        await Stat(tmp_path, *words).task
-
-
 async def test_an_unknown_topic_or_channel_is_an_error(
     nsqds: tuple[NsqdServer, NsqdServer], lookupd: Server, tmp_path: Path
 ) -> None:
@@ -185,30 +160,6 @@ async def test_an_nsqd_that_is_gone_ends_nsq_stat(
         await Stat(tmp_path, "--topic=gone", *words).task
 
 
-async def test_the_connect_timeout_ends_the_wait(tmp_path: Path) -> None:
-    """The connect timeout ends the wait for a listener with a full queue."""
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
-        waiting = [socket.socket() for _ in range(3)]
-        for each in waiting:
-            each.setblocking(False)
-            each.connect_ex(full.getsockname())
-        words = ["--http-client-connect-timeout=50ms", "--http-client-request-timeout=60s"]
-        words += ["--topic=t", f"--nsqd-http-address=127.0.0.1:{full.getsockname()[1]}"]
-        with pytest.raises(ToolError, match="failed to get nsqd stats - "):
-            await asyncio.wait_for(Stat(tmp_path, *words).task, 10)
-        for each in waiting:
-            each.close()
-
-
-async def test_the_request_timeout_ends_the_wait(tmp_path: Path) -> None:
-    """The request timeout ends the wait on a silent connection."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        words = ["--http-client-request-timeout=50ms", "--topic=t"]
-        address = f"--nsqd-http-address=127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(ToolError, match="failed to get nsqd stats - "):
-            await asyncio.wait_for(Stat(tmp_path, *words, address).task, 10)
-
-
 def test_rates_are_truncated_as_in_go() -> None:
     """Rates are cut towards zero, also negative ones: counters restart with their nsqd."""
 
@@ -221,44 +172,6 @@ def test_rates_are_truncated_as_in_go() -> None:
 
     assert "     -3      -3 | " == line(now, before, 2.0)[:18]
     assert "      3       3 | " == line(before, now, 2.0)[:18]
-
-
-class TlsOnlyNsqd(NsqdServer):
-    """An nsqd that answers plain HTTP only with 403."""
-
-    def answers(self) -> bool:
-        """Whether it refuses plain HTTP."""
-        with contextlib.suppress(OSError):
-            return self.request("GET", "/ping")[0] == 403
-        return False
-
-
-def test_an_nsqd_that_requires_tls(tmp_path: Path) -> None:
-    """nsq_stat asks over HTTPS with its token, and requires a certificate of a trusted CA."""
-    made = certificates(tmp_path / "pem")
-    token, line = tokens.make("reader", "read")
-    (tmp_path / "tokens").write_text(f"{line}\n")
-    flags = (f"--tls-cert={made.server}", f"--tls-key={made.server}", "--tls-required")
-    flags += (f"--token-file={tmp_path / 'tokens'}",)
-    places = (f"--https-address=127.0.0.1:{free_port()}", f"--data-path={tmp_path}")
-    with TlsOnlyNsqd("sparq.nsqd", tmp_path, (*flags, *places)) as nsqd:
-        nsqd.start()
-        command = [*COMMAND, "--topic=t", "--channel=c", f"--nsqd-http-address={nsqd.http}"]
-        command.append(f"--token={token}")
-        trusting = {**os.environ, "SSL_CERT_FILE": str(made.authority)}
-        authority = f"--http-client-tls-root-ca-file={made.authority}"
-        answers = [
-            subprocess.run(
-                [*command, *more], env=env, capture_output=True, text=True, check=False
-            ).stderr
-            for env, more in ((trusting, ()), (None, ()), (None, (authority,)))
-        ]
-
-    expected = "nsq_stat: ERROR: failed to find channel(c) in stats metadata for topic(t);"
-    hint = " sparq top --once --topic=t lists its channels\n"
-    assert expected + hint == answers[0] == answers[2]
-    assert answers[1].startswith("nsq_stat: ERROR: failed to get nsqd stats - 127.0.0.1:")
-    assert ": TLS: " in answers[1]
 
 
 def test_sighup_ends_the_program(nsqds: tuple[NsqdServer, NsqdServer]) -> None:

@@ -105,24 +105,6 @@ async def test_the_default_channel_is_ephemeral(nsqd: NsqdServer, tmp_path: Path
     await until(lambda: not nsqd.get_json("/stats?format=json&topic=own")["topics"][0]["channels"])
 
 
-async def test_a_named_channel_is_kept(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """Printed messages are finished: a second run does not print them again."""
-    publish(nsqd, "kept", b"a")
-    words = ("--topic=kept", "--channel=eyes", f"--nsqd-tcp-address={nsqd.tcp}")
-    for body in (b"a", b"b"):
-        async with tailing(tmp_path, *words) as running:
-            await running.until(lambda body=body: body in running.lines)
-        publish(nsqd, "kept", b"b")
-
-    channel = nsqd.channel("kept", "eyes")
-    assert (3, 0, 0, 1) == (
-        channel["message_count"],
-        channel["in_flight_count"],
-        channel["requeue_count"],
-        channel["depth"],
-    )
-
-
 async def test_it_ends_after_the_requested_number_of_messages(
     nsqd: NsqdServer, tmp_path: Path
 ) -> None:
@@ -165,19 +147,6 @@ async def test_max_in_flight_is_not_exceeded(nsqd: NsqdServer, tmp_path: Path) -
                 return [client["ready_count"] for client in clients]
 
             await running.until(lambda ready=ready: readies() == [ready])
-
-
-async def test_client_options_reach_nsqd(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """Client options reach nsqd; the user agent names the tool."""
-    nsqd.post("/topic/create?topic=opt")
-    words = ("--topic=opt", f"--nsqd-tcp-address={nsqd.tcp}")
-    opts = ("--consumer-opt=snappy", "--consumer-opt=client_id,eyes")
-    async with tailing(tmp_path, *words, *opts) as running:
-        await running.until(lambda: only_channel(nsqd, "opt"))
-        (client,) = only_channel(nsqd, "opt")["clients"]
-
-    assert (True, "eyes") == (client["snappy"], client["client_id"])
-    assert client["user_agent"].startswith("nsq_tail/1.3.0 sparq/")
 
 
 async def test_a_message_is_printed_after_any_number_of_attempts(

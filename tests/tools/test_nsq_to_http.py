@@ -217,23 +217,6 @@ async def test_a_slow_answer_counts_by_its_status(
         await HttpTarget("POST", server.url, {}).send(session, b"x")
 
 
-async def test_a_connection_is_reused(session: aiohttp.ClientSession) -> None:
-    """The connection is reused for any 2xx status and body."""
-    peers = []
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        assert request.transport is not None
-        peers.append(request.transport.get_extra_info("peername"))
-        return web.Response(text="thanks" * 100_000, status=200 + len(peers))
-
-    async with web_server() as server:
-        server.answer = answer
-        for _ in range(3):
-            await HttpTarget("POST", server.url, {}).send(session, b"x")
-
-    assert 1 == len(set(peers))
-
-
 async def test_no_cookie_is_kept(session: aiohttp.ClientSession) -> None:
     """Cookies of a response are not sent with later requests."""
 

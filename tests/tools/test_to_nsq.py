@@ -6,11 +6,8 @@ import asyncio
 import itertools
 import math
 import os
-import pty
-import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -126,19 +123,6 @@ async def test_records_are_published_at_the_rate(nsqd: NsqdServer) -> None:
     assert [b"%d" % number for number in range(8)] == await bodies(nsqd, "rate", 8)
 
 
-async def test_client_options_reach_nsqd(nsqd: NsqdServer) -> None:
-    """Client options reach nsqd; the user agent names the tool; a record is sent immediately."""
-    running = Publishing(*words("opt", nsqd), "--producer-opt=deflate", "--producer-opt=hostname,h")
-    await running.say(b"first\nsec")
-    await until(lambda: count(nsqd, "opt") == 1)
-    (own,) = [each for each in producers(nsqd) if each["hostname"] == "h"]
-
-    assert own["deflate"]
-    assert own["user_agent"].startswith("to_nsq/1.3.0 sparq/")
-    assert 0 == await running.end(b"ond")
-    assert [b"first", b"second"] == await bodies(nsqd, "opt", 2)
-
-
 def producers(nsqd: NsqdServer) -> list[dict[str, Any]]:
     return nsqd.get_json("/stats?format=json")["producers"] or []
 
@@ -239,33 +223,6 @@ def test_runs_are_limited_in_number_and_bytes() -> None:
     assert [] == list(runs([]))
 
 
-def test_the_program_shows_its_progress(nsqd: NsqdServer) -> None:
-    """to_nsq reads until a signal ends it, and shows its progress on a terminal."""
-    terminal, other = pty.openpty()
-    with subprocess.Popen(
-        [*COMMAND, *words("program", nsqd)], stdin=subprocess.PIPE, stderr=other
-    ) as process:
-        assert process.stdin is not None
-        process.stdin.write(b"a\nb\n")
-        process.stdin.flush()
-        shown = read_until(terminal, lambda text: b"2 published" in text)
-        process.send_signal(signal.SIGTERM)
-        status = process.wait(30)
-    os.close(terminal)
-    os.close(other)
-
-    assert (0, 2) == (status, count(nsqd, "program"))
-    assert b"\n" not in shown
-
-
-def read_until(descriptor: int, condition: Callable[[bytes], bool]) -> bytes:
-    """Read from a terminal until the condition holds."""
-    text = b""
-    while not condition(text):
-        text += os.read(descriptor, 1000)
-    return text
-
-
 @given(st.integers(1, 1000), STEPS)
 def test_the_bucket_never_exceeds_the_rate(rate: int, steps: list[tuple[int, float]]) -> None:
     """At any time at most one token, plus the rate times the time since the start."""
@@ -317,16 +274,6 @@ def test_records_are_the_same_however_they_arrive(
         found.append(records.rest)
 
     assert [part for part in data.split(delimiter) if part] == found
-
-
-def test_the_pieces_of_a_record_are_joined() -> None:
-    """The pieces are joined when the record is complete."""
-    records = RecordSplitter(b"\n")
-    for _ in range(1000):
-        assert [] == records.feed(b"ab")
-    assert b"ab" * 1000 == records.rest
-    assert [b"ab" * 1000] == records.feed(b"\nc")
-    assert b"c" == records.rest
 
 
 def test_an_incomplete_record_has_a_size_limit() -> None:

@@ -23,13 +23,10 @@ from pathlib import Path
 import pytest
 
 from sparq import connect
-from sparq.client import Consumer
-from sparq.cluster import figures
 from sparq.tools.commands import ToolError
 from sparq.tools.terminal import PipeOutput
 from sparq.tools.top import Options
 from sparq.tools.top import serve as watch
-from tests.cluster.peers import NSQD, answer, peer
 from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
 from tests.support.tool_options import parse
 from tests.support.waiting import wait_for
@@ -107,54 +104,6 @@ async def test_json_has_the_same_rows(nsqd: NsqdServer, tmp_path: Path) -> None:
     assert datetime.fromisoformat(documents[1]["time"]).tzinfo is not None
 
 
-async def test_a_faulty_node_is_named_and_the_others_are_shown(
-    nsqd: NsqdServer, tmp_path: Path
-) -> None:
-    """Impossible figures of one nsqd: `sparq top` and `sparq admin list` name it, show the rest."""
-    topics = b'[{"topic_name": "clicks", "message_count": 1, "depth": 1e999, "paused": false}]'
-    stats = answer(b'{"health": "OK", "start_time": 1%s, "topics": %s}' % (b"0" * 400, topics))
-    async with peer({**NSQD, "/stats": stats}) as faulty:
-        words = [f"--nsqd-http-address={nsqd.http}", f"--nsqd-http-address={faulty.address}"]
-        told = ("--json", "--once", "--interval=10ms", "--topic=clicks")
-        await watched(tmp_path, *told, *words, status=1)
-        listing = [sys.executable, "-m", "sparq.cli", "admin", "list", "--json", *words]
-        ran = await asyncio.create_subprocess_exec(*listing, stdout=asyncio.subprocess.PIPE)
-        out, _ = await ran.communicate()
-
-    document, listed = json.loads((tmp_path / "lines").read_text()), json.loads(out)
-    assert ["archive", "metrics"] == [row["channel"] for row in document["rows"]]
-    assert ["clicks"] == [row["topic"] for row in listed["rows"] if row["topic"] == "clicks"]
-    for errors in (document["errors"], listed["errors"]):
-        assert "unreadable statistics" in errors.pop(faulty.address)
-        assert {} == errors
-
-
-async def test_a_channel_whose_consumers_finish_nothing_is_stuck(
-    nsqd: NsqdServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A channel with connected consumers that finish nothing is `stuck` until they do.
-
-    It takes a minute of watching, here 0.2 s: in a shorter time they may just be slow.
-    """
-    nsqd.post("/mpub?topic=stuck", b"1\n2\n3")
-    words = ["--once", "--interval=100ms", f"--nsqd-http-address={nsqd.http}", "--topic=stuck"]
-    config = {"nsqd_tcp_addresses": [nsqd.tcp], "max_in_flight": 3}
-    try:
-        async with Consumer("stuck", "slow", **config) as consumer:
-            messages = [await anext(consumer) for _ in range(3)]
-            lines = await watched(tmp_path, *words)
-            assert ["stuck", "slow", "ok"] == [*lines[1][:2], lines[1][-1]]
-            monkeypatch.setattr(figures, "STUCK_SECONDS", 0.2)
-            lines = await watched(tmp_path, *words, "--interval=300ms")
-            assert ["stuck", "slow", "stuck"] == [*lines[1][:2], lines[1][-1]]
-            for message in messages:
-                await message.finish()
-            lines = await watched(tmp_path, *words)
-            assert ["stuck", "slow", "ok"] == [*lines[1][:2], lines[1][-1]]
-    finally:
-        nsqd.post("/topic/delete?topic=stuck")
-
-
 async def test_count_blocks_are_printed_at_the_interval(
     nsqd: NsqdServer, lookupd: Server, tmp_path: Path
 ) -> None:
@@ -185,50 +134,6 @@ async def test_topic_and_channel_select_one(nsqd: NsqdServer, tmp_path: Path) ->
 
     assert ["archive", "metrics"] == [line[1] for line in topic[1:]]
     assert ["metrics"] == [line[1] for line in channel[1:]]
-
-
-async def test_sort_takes_a_column(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """`--sort` takes a column; numbers are sorted in descending order."""
-    common = ["--once", "--interval=20ms", f"--nsqd-http-address={nsqd.http}", "--topic=clicks"]
-
-    lines = await watched(tmp_path, *common, "--sort=channel")
-    by_depth = await watched(tmp_path, *common, "--sort", "depth")
-
-    assert ["archive", "metrics"] == [line[1] for line in lines[1:]]
-    assert ["archive", "metrics"] == [line[1] for line in by_depth[1:]]
-    by_pause = await watched(tmp_path, *common, "--sort", "paused")
-    assert ["metrics", "archive"] == [line[1] for line in by_pause[1:]]
-
-
-async def test_the_timeout_ends_the_wait_for_a_silent_nsqd(
-    nsqd: NsqdServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`--http-client-request-timeout` ends the wait; nsqds that answer are shown."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        words = [f"--nsqd-http-address={address}", "--once", "--interval=10ms"]
-        words += ["--http-client-request-timeout=100ms", "--http-client-connect-timeout=50ms"]
-        with pytest.raises(ToolError, match=f"{address}: no answer in time"):
-            await watched(tmp_path, *words)
-        lines = await watched(tmp_path, *words, f"--nsqd-http-address={nsqd.http}", status=1)
-
-    assert 4 == len(lines)
-    assert f"sparq top: {address}: no answer in time" in capsys.readouterr().err
-
-
-def test_without_addresses_the_environment_names_the_cluster(
-    nsqd: NsqdServer, lookupd: Server
-) -> None:
-    """`sparq top` uses the same variables as `sparq admin`, if no flag gives an address."""
-    words = [*COMMAND, "--once", "--interval=50ms", "--topic=clicks"]
-    for variable, address in (
-        ("SPARQ_LOOKUPD_HTTP_ADDRESS", lookupd.http),
-        ("SPARQ_NSQD_HTTP_ADDRESS", nsqd.http),
-    ):
-        environment = {**os.environ, variable: address}
-        ran = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
-        assert (0, "") == (ran.returncode, ran.stderr)
-        assert ["clicks", "archive"] == ran.stdout.splitlines()[1].split()[:2]
 
 
 def test_an_unreachable_nsqd_is_status_1() -> None:
@@ -402,28 +307,11 @@ def test_the_screen_continues_after_a_terminal_was_stopped(nsqd: NsqdServer) -> 
     words = ("--interval=10ms", f"--nsqd-http-address={nsqd.http}")
     with contextlib.closing(Terminal(*words)) as terminal:
         terminal.until("sparq top")
-        wait_for(lambda: is_full(terminal.side), SECONDS_MAX)
+        wait_for(lambda: not select.select([], [terminal.side], [], 0)[1], SECONDS_MAX)
         for _ in range(20):
             terminal.until("sparq top")
         terminal.press("q")
         assert 0 == terminal.end()
-
-
-def is_full(side: int) -> bool:
-    """Whether a terminal accepts no more output for now."""
-    return not select.select([], [side], [], 0)[1]
-
-
-def test_a_silent_nsqd_does_not_delay_the_screen() -> None:
-    """The screen appears before nsqd answers, and `q` does not wait for the answer."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        words = ("--http-client-request-timeout=1h", f"--nsqd-http-address={address}")
-        with contextlib.closing(Terminal(*words)) as terminal:
-            terminal.until("0 nsqds")
-            terminal.press("q")
-
-            assert 0 == terminal.end()
 
 
 def test_stopping_restores_the_terminal(nsqd: NsqdServer) -> None:

@@ -50,28 +50,6 @@ def test_create_registers_a_topic(cluster: Cluster, admin: Run) -> None:
     admin("delete", "made", "--yes")
 
 
-def test_json_reports_each_step(cluster: Cluster, admin: Run) -> None:
-    """`--json` has each step on each daemon, the errors, and the next steps."""
-    cluster.recreate("clicks", "archive")
-
-    ran = admin("delete", "clicks", "archive", "--yes", "--json")
-
-    told = ran.document
-    assert (1, "partly", "delete", "clicks", "archive", False) == (
-        *(ran.status, told["result"], told["verb"], told["topic"], told["channel"]),
-        told["dry_run"],
-    )
-    steps = {step["daemon"]: (step["step"], step["done"], step["error"]) for step in told["steps"]}
-    assert {
-        cluster.lookupd.http: ("channel/delete", True, None),
-        **{address: ("channel/delete", True, None) for address in cluster.alive},
-        cluster.dead: ("channel/delete", False, "connection refused"),
-    } == steps
-    assert {cluster.dead: "connection refused"} == told["errors"]
-    assert any("start the nsqd" in line for line in told["next"])
-    assert any(f"--nsqd-http-address={cluster.dead}" in line for line in told["next"])
-
-
 def test_an_nsqd_without_the_channel_is_no_error(cluster: Cluster, admin: Run) -> None:
     """A channel that only one nsqd has is changed there; that is not an error."""
     cluster.recreate("orders", "all", messages=1, dead=False)

@@ -124,12 +124,6 @@ def test_dead_letters_are_redriven_by_id(cluster: Cluster, admin: Run) -> None:
     assert cluster.depths("poison.ids", "other") == [1, 1]
 
 
-def test_invalid_arguments_are_errors(cluster: Cluster, admin: Run) -> None:
-    """Invalid names, invalid ids and an unknown topic are errors."""
-    for words in (("poison.x/", "back"), ("poison.x.dead", "back", "12"), ("nobody.dead", "back")):
-        assert 1 == admin("redrive", *words, *alive(cluster)).status
-
-
 def test_left_is_what_the_nsqds_say_afterwards(cluster: Cluster, admin: Run) -> None:
     """Letters that were in flight, above the limit or refused are left, not what was not tried."""
     make_dead_letters(cluster, "poison.left", 4)
