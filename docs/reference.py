@@ -222,18 +222,24 @@ def page_of_the_tools() -> str:
     for module in sorted(modules, key=lambda module: str(module.PROGRAM)):
         parts += [f"## {module.PROGRAM}", read(module.__doc__ or "").prose]
         parts.append(table_of_flags(module.Options))
-    parts += [f"## {token.PROGRAM}", read(token.__doc__ or "").prose, table_of_verbs(token.VERBS)]
+    parts += [
+        f"## {token.PROGRAM}",
+        read(token.__doc__ or "").prose,
+        table_of_verbs(token.VERBS, token.TokenOptions),
+    ]
     parts.append(table_of_flags(token.TokenOptions))
     return "\n\n".join([*parts, *parts_of_admin()]) + "\n"
 
 
-def table_of_verbs(verbs: Mapping[str, Verb]) -> str:
-    """A table with a row per verb; `--help` has its examples."""
+def table_of_verbs(verbs: Mapping[str, Verb], common: type) -> str:
+    """A table with a row per verb and its own flags; `--help` has its examples."""
     lines = ["| verb | does |", "|---|---|"]
+    shared = {flag.name for flag in flags_of(common)}
     for name, verb in verbs.items():
-        lines.append(
-            f"| {cell(f'`{name} {verb.words}`'.replace(' `', '`'))} | {cell(verb.about)} |"
-        )
+        own = [f"`--{each.name}`" for each in flags_of(verb.options) if each.name not in shared]
+        about = f"{verb.about} Flags: {', '.join(own)}." if own else verb.about
+        usage = cell(f"`{name} {verb.words}`".replace(" `", "`"))
+        lines.append(f"| {usage} | {cell(about)} |")
     return "\n".join(lines)
 
 
@@ -241,7 +247,7 @@ def parts_of_admin() -> Iterator[str]:
     """`sparq admin`: its verbs, and the flags of every verb."""
     yield f"## {admin.PROGRAM}"
     yield read(importlib.import_module("sparq.tools.admin").__doc__ or "").prose
-    yield table_of_verbs(admin.VERBS)
+    yield table_of_verbs(admin.VERBS, admin.AdminOptions)
     yield "Flags of every verb:"
     yield table_of_flags(admin.AdminOptions)
     yield "`sparq admin VERB --help` describes the flags of a verb."
