@@ -223,6 +223,13 @@ async def subscribed(nsqd: ScriptedNsqd) -> Peer:
     return nsqd.peers[-1]
 
 
+@contextlib.asynccontextmanager
+async def consuming(**options: Any) -> AsyncIterator[tuple[ScriptedNsqd, Peer, Consumer]]:
+    """A scripted nsqd, its connection to a consumer, and the consumer."""
+    async with scripted() as [nsqd], consumer_of(nsqd, **options) as consumer:
+        yield nsqd, await subscribed(nsqd), consumer
+
+
 def producer_of(*nsqds: ScriptedNsqd, **options: Any) -> Producer:
     """A producer for these nsqds that reconnects within 0.1 s."""
     given = {"max_reconnect_delay": 0.1, "stop_timeout": 2.0, **options}

@@ -10,7 +10,7 @@ from sparq.client import Batch, Message
 from sparq.client.arguments import parse_addresses, parse_nsqd, split_texts
 from sparq.client.producer import publish_deferred_command
 from sparq.protocol.address import Address, lookupd_url, parse_address
-from tests.client.scripted import consumer_of, scripted, subscribed
+from tests.client.scripted import consuming
 from tests.support.waiting import until
 
 
@@ -79,8 +79,7 @@ USES: dict[str, Callable[[Message, Any], object]] = {
 @pytest.mark.parametrize("use", USES)
 async def test_a_delay_out_of_range_or_of_a_wrong_type_raises(use: str) -> None:
     """A delay out of range or of a wrong type raises; the message can still be requeued."""
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming() as (nsqd, peer, consumer):
         peer.deliver(1)
         message = await anext(consumer)
         for delay in (-0.001, math.inf, math.nan, 1e10, 1e300):

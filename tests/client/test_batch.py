@@ -6,7 +6,7 @@ import pytest
 
 from sparq.client import AlreadyRespondedError
 from tests.client.batches import bodies, deliver, first_batch
-from tests.client.scripted import consumer_of, record_writes, scripted, subscribed
+from tests.client.scripted import consumer_of, consuming, record_writes, scripted, subscribed
 from tests.support.waiting import until
 
 
@@ -15,8 +15,7 @@ async def test_finish_sends_all_fins_of_a_batch_in_one_write(
 ) -> None:
     """``finish`` sends 100 FINs in one write; bodies keep their order of arrival."""
     writes = record_writes(monkeypatch)
-    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=100) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming(max_in_flight=100) as (_, peer, consumer):
         deliver(peer, range(100))
         batch = await first_batch(consumer)
         assert (len(batch), consumer.in_flight) == (100, 100)
@@ -32,8 +31,7 @@ async def test_finish_sends_all_fins_of_a_batch_in_one_write(
 
 async def test_a_batch_has_at_most_size_messages() -> None:
     """30 messages of one read are split into batches of 12, 12 and 6, in order."""
-    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=100) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming(max_in_flight=100) as (_, peer, consumer):
         deliver(peer, range(30))
         sizes, seen = [], []
         async for batch in consumer.batches(12, wait=0.05):
@@ -50,8 +48,7 @@ async def test_a_batch_has_at_most_size_messages() -> None:
 
 async def test_messages_of_a_batch_can_be_answered_one_by_one() -> None:
     """The batch responds only for messages without a response; a second response raises."""
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming() as (nsqd, peer, consumer):
         deliver(peer, range(6))
         batch = await first_batch(consumer)
         batch[1].requeue(2.0, backoff=False)
@@ -74,8 +71,7 @@ async def test_messages_of_a_batch_can_be_answered_one_by_one() -> None:
 
 async def test_a_requeued_batch_raises_the_backoff_by_one_level() -> None:
     """Requeuing a batch sends RDY 0 before its REQs and raises the backoff by one level only."""
-    async with scripted() as [nsqd], consumer_of(nsqd, max_requeue_delay=3.0) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming(max_requeue_delay=3.0) as (nsqd, peer, consumer):
         deliver(peer, range(3), attempts=2)
         batch = await first_batch(consumer)
         with pytest.raises(ValueError, match="delay_seconds"):
@@ -93,8 +89,7 @@ async def test_a_requeued_batch_raises_the_backoff_by_one_level() -> None:
 
 async def test_messages_above_max_attempts_are_in_no_batch() -> None:
     """Messages above max_attempts are given up; the batch has the others."""
-    async with scripted() as [nsqd], consumer_of(nsqd, max_attempts=3) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming(max_attempts=3) as (_, peer, consumer):
         peer.deliver(1, b"fresh")
         peer.deliver(2, b"old", attempts=4)
         peer.deliver(3, b"last", attempts=3)

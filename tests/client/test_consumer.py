@@ -11,7 +11,7 @@ import pytest
 from sparq.client import ClosedError, Consumer, Message
 from sparq.client import consumer as consumer_module
 from tests.client.batches import bodies, deliver
-from tests.client.scripted import consumer_of, record_writes, scripted, subscribed
+from tests.client.scripted import consumer_of, consuming, record_writes, scripted, subscribed
 from tests.support.waiting import until
 
 
@@ -20,8 +20,7 @@ async def test_messages_arrive_in_order_and_are_finished_together(
 ) -> None:
     """Messages arrive in order, with id, attempts, timestamp and nsqd; FINs leave in one write."""
     writes = record_writes(monkeypatch)
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming() as (nsqd, peer, consumer):
         assert peer.commands[1:] == [b"SUB t c", b"RDY 10"]
         deliver(peer, range(10), attempts=2)
         seen = []
@@ -53,8 +52,7 @@ async def test_a_message_above_max_attempts_is_given_up(caplog: pytest.LogCaptur
             raise OSError("no space left for dead letters")
 
     options = {"max_attempts": 5, "on_giving_up": giving_up, "max_backoff_duration": 0}
-    async with scripted() as [nsqd], consumer_of(nsqd, **options) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming(**options) as (nsqd, peer, consumer):
         for number, attempts in enumerate((6, 8, 5)):
             peer.deliver(number, attempts=attempts)
         message = await anext(consumer)
@@ -65,8 +63,7 @@ async def test_a_message_above_max_attempts_is_given_up(caplog: pytest.LogCaptur
         await until(lambda: len(nsqd.lines(b"FIN", b"REQ")) == 2)
         assert [line.split()[0] for line in nsqd.lines(b"FIN", b"REQ")] == [b"FIN", b"REQ"]
 
-    async with scripted() as [nsqd], consumer_of(nsqd, max_attempts=5) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming(max_attempts=5) as (nsqd, peer, consumer):
         peer.deliver(1, attempts=6)
         peer.deliver(2)
         assert (await anext(consumer)).attempts == 1
@@ -192,20 +189,17 @@ async def test_a_refused_subscription_is_retried(caplog: pytest.LogCaptureFixtur
 
 async def test_a_malformed_message_ends_only_its_connection() -> None:
     """A message frame shorter than its header ends the connection; the consumer reconnects."""
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming() as (nsqd, peer, consumer):
         peer.send(2, b"short")
         await until(lambda: len(nsqd.all_peers) == 2)
-        peer = await subscribed(nsqd)
-        peer.deliver(1)
+        (await subscribed(nsqd)).deliver(1)
 
         assert (await anext(consumer)).body == b"x"
 
 
 async def test_pause_and_resume() -> None:
     """``pause`` sends RDY 0 and keeps max_in_flight, which may change; ``resume`` sends it."""
-    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=7) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming(max_in_flight=7) as (nsqd, peer, consumer):
         consumer.pause()
         await until(lambda: peer.ready == 0)
         assert (consumer.is_paused, consumer.max_in_flight) == (True, 7)
@@ -219,8 +213,7 @@ async def test_pause_and_resume() -> None:
 
 async def test_a_consumer_is_starved_from_85_percent_of_its_rdy() -> None:
     """A consumer is starved from 85 % of a connection's RDY in flight: 17 messages of 20."""
-    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=20) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming(max_in_flight=20) as (_, peer, consumer):
         states = []
         for number in range(17):
             states.append(consumer.is_starved)
@@ -240,8 +233,7 @@ def compute() -> None:
 
 async def test_a_loop_over_waiting_messages_lets_other_tasks_run() -> None:
     """A loop over 2,500 waiting messages lets other tasks run in between."""
-    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=2500) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming(max_in_flight=2500) as (_, peer, consumer):
         for number in range(2500):
             peer.deliver(number)
         await until(lambda: consumer.in_flight == 2500)
@@ -327,8 +319,7 @@ async def test_wrong_types_raise_in_the_constructor(
 async def test_anext_starts_no_task() -> None:
     """``anext(consumer)`` starts no task, neither while it waits nor afterwards."""
     started: list[object] = []
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming() as (_, peer, consumer):
         deliver(peer, range(10))
         loop = asyncio.get_running_loop()
 
@@ -360,8 +351,7 @@ async def test_a_handler_that_blocks_is_named(
         time.sleep(0.2)
 
     for handler, count in ((awaits, 0), (blocks, 1)):
-        async with scripted() as [nsqd], consumer_of(nsqd, handler=handler):
-            peer = await subscribed(nsqd)
+        async with consuming(handler=handler) as (_, peer, _):
             peer.deliver(1)
             await until(lambda peer=peer: not peer.in_flight)
             texts = [each.getMessage() for each in caplog.records if "blocked" in each.msg]

@@ -1,11 +1,12 @@
 """client.discovery: all nsqlookupds are queried, and no failing one stops discovery."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import random
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,17 @@ def to_sets(found: list[set[str]]) -> Found:
     return lambda listed: found.append(set(listed))
 
 
+@contextlib.asynccontextmanager
+async def running(discovery: Discovery, found: Found) -> AsyncIterator[None]:
+    """Run a discovery during the block."""
+    task = asyncio.create_task(discovery.run(found))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def discover_from(
     count: int,
     conversation: Callable[[list[Lookupd], list[set[str]]], Awaitable[None]],
@@ -87,14 +99,10 @@ async def discover_from(
     found: list[set[str]] = []
     config = Config.of(None, {"lookupd_poll_interval": 0.05, **options})
     discovery = Discovery([each.address for each in lookupds], "clicks", config, random.Random(1))
-    task = asyncio.create_task(discovery.run(to_sets(found)))
-    try:
+    async with running(discovery, to_sets(found)):
         await conversation(lookupds, found)
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        for lookupd in lookupds:
-            await lookupd.stop()
+    for lookupd in lookupds:
+        await lookupd.stop()
 
 
 async def test_answers_are_merged_and_a_failed_nsqlookupd_keeps_its_last() -> None:
@@ -141,22 +149,20 @@ async def test_old_answers_count_again_only_while_no_nsqlookupd_answers(
             random.Random(1),
             lambda given: [*given, "tunnel:9"],
         )
-        task = asyncio.create_task(discovery.run(times.update))
-        await until(lambda: times.keys() == {"a:1", "b:2", "tunnel:9"})
+        async with running(discovery, times.update):
+            await until(lambda: times.keys() == {"a:1", "b:2", "tunnel:9"})
 
-        lookupds[0].status = 500
-        lost = now()
-        await until(lambda: min(times["b:2"], times["tunnel:9"]) > lost + 0.3)
-        assert times["a:1"] < lost
+            lookupds[0].status = 500
+            lost = now()
+            await until(lambda: min(times["b:2"], times["tunnel:9"]) > lost + 0.3)
+            assert times["a:1"] < lost
 
-        lookupds[1].status = 500
-        if silent:
-            lookupds[1].hanging.set()
-        lost = now()
-        await until(lambda: min(times.values()) > lost)
-        lookupds[1].hanging.clear()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+            lookupds[1].status = 500
+            if silent:
+                lookupds[1].hanging.set()
+            lost = now()
+            await until(lambda: min(times.values()) > lost)
+            lookupds[1].hanging.clear()
 
     await discover_from(2, conversation)
 
@@ -184,23 +190,21 @@ async def test_nsqlookupds_can_be_added_and_removed() -> None:
     async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
         config = Config(lookupd_poll_interval=300)
         discovery = Discovery([], "clicks", config, random.Random(1))
-        task = asyncio.create_task(discovery.run(to_sets(found)))
-        first, second = (lookupd.address for lookupd in lookupds)
-        lookupds[0].lists("x:1")
-        lookupds[1].lists("y:2")
-        discovery.add(first)
-        discovery.add(first)
-        await until(lambda: {"x:1"} in found)
-        discovery.add(second)
-        await until(lambda: {"x:1", "y:2"} in found)
-        discovery.remove(first)
-        discovery.add(first)
-        await until(lambda: found[-1] == {"x:1", "y:2"} and found.count(found[-1]) == 2)
-        with pytest.raises(ValueError, match="c:3 is not among"):
-            discovery.remove("c:3")
-        assert discovery.count == 2
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        async with running(discovery, to_sets(found)):
+            first, second = (lookupd.address for lookupd in lookupds)
+            lookupds[0].lists("x:1")
+            lookupds[1].lists("y:2")
+            discovery.add(first)
+            discovery.add(first)
+            await until(lambda: {"x:1"} in found)
+            discovery.add(second)
+            await until(lambda: {"x:1", "y:2"} in found)
+            discovery.remove(first)
+            discovery.add(first)
+            await until(lambda: found[-1] == {"x:1", "y:2"} and found.count(found[-1]) == 2)
+            with pytest.raises(ValueError, match="c:3 is not among"):
+                discovery.remove("c:3")
+            assert discovery.count == 2
 
     await discover_from(2, conversation, lookupd_poll_interval=300)
 
@@ -213,12 +217,10 @@ async def test_without_the_last_nsqlookupd_its_nsqds_are_no_longer_listed() -> N
         lookupds[0].lists("a:1")
         config = Config(lookupd_poll_interval=300)
         discovery = Discovery([lookupds[0].address], "t", config, random.Random(1))
-        task = asyncio.create_task(discovery.run(to_sets(found)))
-        await until(lambda: found)
-        discovery.remove(lookupds[0].address)
-        assert found == [{"a:1"}, set()]
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        async with running(discovery, to_sets(found)):
+            await until(lambda: found)
+            discovery.remove(lookupds[0].address)
+            assert found == [{"a:1"}, set()]
 
     await discover_from(1, conversation)
 
@@ -238,11 +240,9 @@ async def test_only_nsqds_that_the_filter_returns_are_used(
         found: list[set[str]] = []
         config = Config(lookupd_poll_interval=0.01)
         discovery = Discovery([lookupds[0].address], "t", config, random.Random(1), keep)
-        task = asyncio.create_task(discovery.run(to_sets(found)))
-        await until(lambda: "the discovery filter failed" in caplog.text)
-        assert found == [{"a:1"}, {"tunnel:9"}]
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        async with running(discovery, to_sets(found)):
+            await until(lambda: "the discovery filter failed" in caplog.text)
+            assert found == [{"a:1"}, {"tunnel:9"}]
 
     await discover_from(1, conversation)
 
@@ -322,12 +322,10 @@ async def test_a_recheck_leads_to_an_early_query() -> None:
         lookupd.lists("a:1")
         config = Config(lookupd_poll_interval=300, lookupd_poll_jitter=1)
         discovery = Discovery([lookupd.address], "other", config, random.Random(1))
-        task = asyncio.create_task(discovery.run(to_sets(found)))
-        await until(lambda: [path for path in lookupd.asked if "other" in path])
-        discovery.recheck()
-        await until(lambda: len([path for path in lookupd.asked if "other" in path]) == 2)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        async with running(discovery, to_sets(found)):
+            await until(lambda: [path for path in lookupd.asked if "other" in path])
+            discovery.recheck()
+            await until(lambda: len([path for path in lookupd.asked if "other" in path]) == 2)
 
     await discover_from(1, conversation)
 
@@ -350,10 +348,8 @@ async def test_only_a_verified_https_nsqlookupd_gets_the_secret(
     for each in (good, bad):
         each.lists("127.0.0.1:4150")
         await each.start()
-    task = asyncio.create_task(discovery.run(to_sets(found)))
-    await until(lambda: found, 30)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with running(discovery, to_sets(found)):
+        await until(lambda: found, 30)
     for each in (good, bad):
         await each.stop()
 
@@ -385,12 +381,10 @@ async def test_with_on_draining_draining_nsqds_are_reported_separately() -> None
             random.Random(1),
         )
         discovery.on_draining = draining.append
-        task = asyncio.create_task(discovery.run(to_sets(apart)))
-        await until(lambda: (draining[-1:], apart[-1:]) == ([frozenset({"b:2"})], [{"a:1"}]))
-        await until(lambda: found and found[-1] == {"a:1", "b:2"})  # without on_draining
-        lookupds[1].status = 500
-        await until(lambda: (draining[-1], apart[-1]) == (frozenset(), {"a:1", "b:2"}))
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        async with running(discovery, to_sets(apart)):
+            await until(lambda: (draining[-1:], apart[-1:]) == ([frozenset({"b:2"})], [{"a:1"}]))
+            await until(lambda: found and found[-1] == {"a:1", "b:2"})  # without on_draining
+            lookupds[1].status = 500
+            await until(lambda: (draining[-1], apart[-1]) == (frozenset(), {"a:1", "b:2"}))
 
     await discover_from(2, conversation)

@@ -4,15 +4,14 @@ import asyncio
 
 import pytest
 
-from tests.client.scripted import consumer_of, scripted, subscribed
+from tests.client.scripted import consumer_of, consuming, scripted, subscribed
 from tests.support.waiting import until
 
 
 async def test_backoff_changes_the_rdy_sent_to_nsqd() -> None:
     """RDY 0 precedes a failing REQ, each probe has RDY 1, and the last success restores RDY 10."""
     options = {"backoff_multiplier": 0.05, "max_backoff_duration": 0.2}
-    async with scripted() as [nsqd], consumer_of(nsqd, **options) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming(**options) as (nsqd, peer, consumer):
 
         async def answer(number: int, good: bool) -> None:
             peer.deliver(number)

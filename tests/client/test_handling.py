@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sparq.client import Message
-from tests.client.scripted import consumer_of, scripted, subscribed
+from tests.client.scripted import consumer_of, consuming, scripted, subscribed
 from tests.support.waiting import stays, until
 
 
@@ -30,8 +30,7 @@ async def test_a_handlers_outcome_finishes_or_requeues_its_message(
             held.append(message)
 
     options = {"handler": handle, "concurrency": 2, "max_backoff_duration": 0}
-    async with scripted() as [nsqd], consumer_of(nsqd, **options):
-        peer = await subscribed(nsqd)
+    async with consuming(**options) as (nsqd, peer, _):
         for number, body in enumerate((b"good", b"bad", b"own", b"held")):
             peer.deliver(number, body)
         await until(lambda: len(peer.in_flight) == 1 and held)
@@ -57,8 +56,7 @@ async def test_cancelled_error_from_a_handler_requeues_its_message(
             lost.cancel()
             await lost
 
-    async with scripted() as [nsqd], consumer_of(nsqd, handler=handle, max_backoff_duration=0):
-        peer = await subscribed(nsqd)
+    async with consuming(handler=handle, max_backoff_duration=0) as (nsqd, peer, _):
         peer.deliver(1, b"bad")
         peer.deliver(2, b"good")
         await until(lambda: not peer.in_flight)
@@ -84,11 +82,10 @@ async def test_only_false_from_a_handler_requeues_its_message(
 
     for handler in (handle, handle_later):
         options = {"handler": handler, "max_backoff_duration": 0}
-        async with scripted() as [nsqd], consumer_of(nsqd, **options):
-            peer = await subscribed(nsqd)
+        async with consuming(**options) as (nsqd, peer, _):
             for number in range(4):
                 peer.deliver(number, b"%d" % number)
-            await until(lambda: not peer.in_flight)  # noqa: B023 - awaited in this iteration
+            await until(lambda: not peer.in_flight)
 
             assert nsqd.lines(b"REQ") == [b"REQ 0000000000000000 90000"]
             assert len(nsqd.lines(b"FIN")) == 3
@@ -155,8 +152,7 @@ async def test_a_handler_may_return_a_future(
 
     with ThreadPoolExecutor() as threads:
         options = {"handler": lambda message: threads.submit(work, message.body), "concurrency": 2}
-        async with scripted() as [nsqd], consumer_of(nsqd, max_backoff_duration=0, **options):
-            peer = await subscribed(nsqd)
+        async with consuming(max_backoff_duration=0, **options) as (nsqd, peer, _):
             peer.deliver(1, b"bad")
             peer.deliver(2, b"good")
             await stays(lambda: len(peer.in_flight) == 2)
@@ -181,10 +177,9 @@ async def test_a_generator_function_as_handler_requeues_its_message(
         yield message.body
 
     for number, handler in enumerate((generate, generate_later)):
-        async with scripted() as [nsqd], consumer_of(nsqd, handler=handler):
-            peer = await subscribed(nsqd)
+        async with consuming(handler=handler) as (nsqd, peer, _):
             peer.deliver(1)
-            await until(lambda: not peer.in_flight)  # noqa: B023 - awaited in this iteration
+            await until(lambda: not peer.in_flight)
 
             assert nsqd.lines(b"FIN", b"REQ") == [b"REQ 0000000000000001 90000"]
         errors = [each for each in caplog.records if each.levelno == logging.ERROR]

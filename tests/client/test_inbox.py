@@ -7,14 +7,13 @@ import pytest
 
 from sparq.client.subscription import ReceivedMessages
 from tests.client.batches import bodies, deliver, first_batch
-from tests.client.scripted import consumer_of, scripted, subscribed
+from tests.client.scripted import consumer_of, consuming, scripted, subscribed
 from tests.support.waiting import let_all_run, until
 
 
 async def test_a_batch_is_handed_out_when_full_or_after_wait() -> None:
     """A batch is handed out when it is full, or after ``wait``."""
-    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=100) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming(max_in_flight=100) as (_, peer, consumer):
         waiting = asyncio.create_task(first_batch(consumer, size=3, wait=60))
         for number in range(3):
             deliver(peer, range(number, number + 1))
@@ -30,8 +29,7 @@ async def test_a_batch_is_handed_out_when_full_or_after_wait() -> None:
 
 async def test_a_batch_with_max_in_flight_messages_does_not_wait() -> None:
     """A batch with max_in_flight messages is handed out immediately: no more can arrive."""
-    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=5) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming(max_in_flight=5) as (_, peer, consumer):
         deliver(peer, range(5))
         batch = await asyncio.wait_for(first_batch(consumer, size=1000, wait=3600), 10)
         assert len(batch) == 5
@@ -40,8 +38,7 @@ async def test_a_batch_with_max_in_flight_messages_does_not_wait() -> None:
 
 async def test_messages_gathered_by_a_cancelled_task_go_to_the_next() -> None:
     """Messages that a cancelled task had gathered go to the next one, in their order."""
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming() as (_, peer, consumer):
         gathering = asyncio.create_task(first_batch(consumer, size=9, wait=60))
         deliver(peer, range(3))
         await until(lambda: consumer.in_flight == 3)
@@ -84,8 +81,7 @@ async def test_each_message_is_taken_once_singly_or_in_batches(seed: int) -> Non
     """Five tasks take single messages and batches of 1, 4 and 77: each message is taken once."""
     draw = random.Random(seed)
     seen: list[bytes] = []
-    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=2500) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming(max_in_flight=2500) as (_, peer, consumer):
 
         async def singly() -> None:
             async for message in consumer:
@@ -120,8 +116,7 @@ async def test_each_message_is_taken_once_singly_or_in_batches(seed: int) -> Non
 
 async def test_a_cancelled_task_passes_on_its_wake_up() -> None:
     """A task cancelled after its wake-up passes it on: the next task takes the message."""
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming() as (_, peer, consumer):
         first = asyncio.create_task(anext(consumer))
         second = asyncio.create_task(anext(consumer))
         await until(lambda: len(consumer._inbox._takers) == 2)

@@ -10,7 +10,7 @@ import pytest
 
 from sparq.client import Consumer, Message, Producer
 from sparq.client.log_fields import FIELDS, FieldLogger, about
-from tests.client.scripted import consumer_of, scripted, subscribed
+from tests.client.scripted import consuming
 from tests.support.servers import free_port
 from tests.support.waiting import until
 
@@ -44,8 +44,7 @@ async def test_records_of_callbacks_have_the_consumers_topic_and_channel(
 ) -> None:
     """Records from a connection's callbacks have the consumer's topic and channel."""
     caplog.set_level(logging.INFO, "sparq.client")
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming() as (nsqd, peer, consumer):
         peer.send(1, b"E_FIN_FAILED FIN 0 failed")
         await until(lambda: line(caplog, "E_FIN_FAILED"))
         added = f"127.0.0.1:{free_port()}"
@@ -67,8 +66,7 @@ async def test_records_about_a_message_have_its_id_and_attempts(
     async def fail(message: Message) -> None:
         raise KeyError(message.id)
 
-    async with scripted() as [nsqd], consumer_of(nsqd, handler=fail):
-        peer = await subscribed(nsqd)
+    async with consuming(handler=fail) as (nsqd, peer, _):
         peer.deliver(1, attempts=2)
         peer.deliver(2, attempts=6)
         await until(lambda: line(caplog, "giving up"))

@@ -3,14 +3,13 @@
 import pytest
 
 from sparq.client import AlreadyRespondedError, Message
-from tests.client.scripted import consumer_of, scripted, subscribed
+from tests.client.scripted import consuming
 from tests.support.waiting import until
 
 
 async def test_a_message_is_answered_once() -> None:
     """After FIN or REQ every further response raises, and nsqd gets only the first."""
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming() as (nsqd, peer, consumer):
         peer.deliver(1)
         peer.deliver(2)
         first, second = await anext(consumer), await anext(consumer)

@@ -5,15 +5,14 @@ import time
 
 import pytest
 
-from tests.client.scripted import consumer_of, scripted, subscribed
+from tests.client.scripted import consumer_of, consuming, scripted, subscribed
 from tests.support.waiting import until
 
 
 async def test_the_default_delay_of_a_requeue_grows_with_attempts() -> None:
     """REQ without a delay uses default_requeue_delay x attempts, at most max_requeue_delay."""
     options = {"default_requeue_delay": 2.0, "max_requeue_delay": 7.0, "max_attempts": 0}
-    async with scripted() as [nsqd], consumer_of(nsqd, **options) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming(**options) as (nsqd, peer, consumer):
         for attempts in (1, 3, 4):
             peer.deliver(attempts, attempts=attempts)
             (await anext(consumer)).requeue(backoff=False)
@@ -24,15 +23,13 @@ async def test_the_default_delay_of_a_requeue_grows_with_attempts() -> None:
 
 async def test_waiting_messages_of_a_lost_connection_are_dropped() -> None:
     """Waiting messages of a lost connection are dropped; late responses to it are not sent."""
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming() as (nsqd, peer, consumer):
         for number in range(3):
             peer.deliver(number)
         held = await anext(consumer)
         peer.hang_up()
         await until(lambda: consumer.counters.lost == 3)
-        peer = await subscribed(nsqd)
-        peer.deliver(7)
+        (await subscribed(nsqd)).deliver(7)
         message = await anext(consumer)
         held.finish()
         message.finish()
@@ -96,8 +93,7 @@ async def test_a_late_response_counts_as_expired(
 
 async def test_the_first_of_two_deliveries_to_one_consumer_counts_as_expired() -> None:
     """A message that comes again while its handler still runs has expired, and counts once."""
-    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=9) as consumer:
-        peer = await subscribed(nsqd)
+    async with consuming(max_in_flight=9) as (_, peer, consumer):
         peer.deliver(1)
         first = await anext(consumer)
         peer.deliver(1)
