@@ -31,14 +31,14 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sparq.client.arguments import parse_addresses, read_sources, require_callable
 from sparq.client.config import Config
 from sparq.client.errors import ConnectionLostError
 from sparq.client.log_fields import FieldLogger
 from sparq.client.pool import Pool, background
-from sparq.protocol.lookup import ListedNsqd, producers, question, shown
+from sparq.protocol.lookup import producers, question, shown
 
 if TYPE_CHECKING:
     from sparq.client.lookup import NsqlookupdClient
@@ -168,7 +168,7 @@ class Discovery:
 
     async def _ask(self, asker: NsqlookupdClient, poll: _Poll) -> None:
         try:
-            found = producers_in(await asker.ask(poll.url))
+            found, unusable = producers(await asker.ask(poll.url))
         except (ConnectionError, ValueError) as error:
             # Logged once when it starts to fail, not with each poll.
             if poll.place not in self.errors:
@@ -179,6 +179,9 @@ class Discovery:
             self.errors[poll.place] = str(error)
             self._does_not_answer(poll)
         else:
+            if unusable:
+                text = "left out %d producers without a usable address: %.200r"
+                log.warning(text, len(unusable), unusable[0])
             poll.listed, poll.asked_at = {one.address for one in found}, poll.began
             poll.draining = {one.address for one in found if one.draining}
             poll.unanswered_since = None
@@ -276,20 +279,6 @@ class _Poll:
         wait, self._haste = self._haste, min(2 * self._haste, self._interval)
         longer = 1 + self._jitter * self._rng.random() if wait < self._interval else 1.0
         return min(wait * longer, self._interval)
-
-
-def producers_in(answer: Any) -> list[ListedNsqd]:
-    """Return the nsqds that an nsqlookupd's answer lists.
-
-    Raises:
-        ValueError: the answer has the wrong format, or lists too many nsqds.
-    """
-    found, unusable = producers(answer)
-    if unusable:
-        log.warning(
-            "left out %d producers without a usable address: %.200r", len(unusable), unusable[0]
-        )
-    return found
 
 
 class Connecting(ABC):
