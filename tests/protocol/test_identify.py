@@ -246,15 +246,6 @@ def test_the_level_of_deflate(asked: int | None, max_level: int, level: int) -> 
     assert (True, level) == (granted.deflate, granted.deflate_level)
 
 
-def test_without_deflate_the_reply_has_the_default_level() -> None:
-    """Without deflate the reply has NSQ's default level."""
-    limits = IdentifyLimits(deflate=False)
-    body = b'{"feature_negotiation":true,"deflate":true,"deflate_level":2}'
-    granted = negotiate(body, limits, {})
-
-    assert (False, 6) == (granted.deflate, granted.deflate_level)
-
-
 @pytest.mark.parametrize("negotiates", [True, False])
 @pytest.mark.parametrize("kind", ["tls", "deflate", "snappy"])
 @pytest.mark.parametrize("offered", [True, False])

@@ -414,9 +414,17 @@ class Connection(asyncio.Protocol):
                 for found in receiver.runs():
                     if isinstance(found, MessageRun):
                         self.on_messages(found)
+                        continue
+                    has_answers = True
+                    kind, frame = found
+                    if kind == FRAME_ERROR:
+                        self._refused(remote_error(frame))
+                    elif kind == FRAME_MESSAGE:
+                        decode_message(frame)  # raises: one long enough would be part of a run
+                    elif frame == HEARTBEAT:
+                        self.send(commands.nop())
                     else:
-                        has_answers = True
-                        self._frame_received(*found)
+                        self._answered(frame)
         except FrameError as error:
             limit = self._config.max_msg_size
             hint = f" (the option max_msg_size is {limit})" if limit else ""
@@ -424,16 +432,6 @@ class Connection(asyncio.Protocol):
         # Once per read: after each answer, it would look for queued publishes many times in vain.
         if has_answers:
             self.on_answered()
-
-    def _frame_received(self, kind: int, data: bytes) -> None:
-        if kind == FRAME_ERROR:
-            self._refused(remote_error(data))
-        elif kind == FRAME_MESSAGE:
-            decode_message(data)  # raises: a frame long enough would be part of a run
-        elif data == HEARTBEAT:
-            self.send(commands.nop())
-        else:
-            self._answered(data)
 
     def _confirmed(self, count: int) -> None:
         take = self.waiting.popleft

@@ -376,27 +376,24 @@ class Consumer(Connecting):
         self._stopping = True
         seconds = self.config.stop_timeout if wait_seconds is None else wait_seconds
         try:
-            await self._wind_down(seconds)
+            self._pool.retire()
+            # CLS first: with RDY still open, nsqd would deliver what is given back here once more.
+            closing = [each.start_closing() for each in self._subscriptions]
+            if self._handler is None:
+                self._inbox.give_back()
+            self._inbox.hurry()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_WAIT_SECONDS):
+                    await asyncio.gather(*closing)
+            # Again: messages may have arrived before nsqd received CLS.
+            if self._handler is None:
+                self._inbox.give_back()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._emptied(self._subscriptions)
         finally:
             # In a task of its own: cancelling stop a second time must not leave it half done.
             await asyncio.shield(background(self._end(), "stopping a consumer"))
-
-    async def _wind_down(self, seconds: float) -> None:
-        self._pool.retire()
-        # CLS first: with RDY still open, nsqd would deliver the messages given back here once more.
-        closing = [each.start_closing() for each in self._subscriptions]
-        if self._handler is None:
-            self._inbox.give_back()
-        self._inbox.hurry()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_WAIT_SECONDS):
-                await asyncio.gather(*closing)
-        # Again: messages may have arrived before nsqd received CLS.
-        if self._handler is None:
-            self._inbox.give_back()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._emptied(self._subscriptions)
 
     async def _end(self) -> None:
         self._inbox.give_back()

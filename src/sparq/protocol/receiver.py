@@ -135,7 +135,9 @@ class Receiver:
                 return
             size, frame_type = _FRAME.unpack_from(data, at)
             if not 4 <= size <= size_max:
-                raise _not_a_frame(data[at : at + 4], size, size_max)
+                if data.startswith(_HTTP, at):
+                    raise FrameError("the peer answered in HTTP: this is probably its HTTP port")
+                raise FrameError(f"frame size {size} is outside the allowed range 4 to {size_max}")
             end = at + 4 + size
             if end > len(data):
                 self._wait_for(4 + size)
@@ -201,9 +203,3 @@ class Receiver:
         rest = bytes(self._tail) + self._data[self._at :]
         self._data, self._at, self._tail, self._need = b"", 0, bytearray(), 0
         return rest
-
-
-def _not_a_frame(head: bytes, size: int, size_max: int) -> FrameError:
-    if head == _HTTP:
-        return FrameError("the peer answered in HTTP: this is probably its HTTP port")
-    return FrameError(f"frame size {size} is outside the allowed range 4 to {size_max}")

@@ -133,7 +133,14 @@ class ClientConnection:
             answer = self._answer()
             if answer is None:
                 return
-            self._understand(answer)
+            if self.stage is Stage.IDENTIFY:
+                self.facts = _facts(answer)
+            elif self.stage is Stage.AUTH:
+                self.authorization = _facts(answer)
+            elif answer != b"OK":
+                raise WrongPeerError(
+                    f"nsqd {self._address} answered {answer[:80]!r} instead of OK ({self.stage})"
+                )
             self._advance()
 
     def _answer(self) -> bytes | None:
@@ -151,16 +158,6 @@ class ClientConnection:
                 return None
             self._arrived = b""
             self.receiver.feed(data)
-
-    def _understand(self, answer: bytes) -> None:
-        if self.stage is Stage.IDENTIFY:
-            self.facts = _facts(answer)
-        elif self.stage is Stage.AUTH:
-            self.authorization = _facts(answer)
-        elif answer != b"OK":
-            raise WrongPeerError(
-                f"nsqd {self._address} answered {answer[:80]!r} instead of OK ({self.stage})"
-            )
 
     def _advance(self) -> None:
         """Start the next stage that is due."""

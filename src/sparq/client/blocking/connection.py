@@ -173,7 +173,10 @@ class BlockingConnection:
         access to fresh memory is slow.
         """
         while True:
-            frame_type, data = self._receive_frame()
+            size, frame_type = _HEADER.unpack(self._receive_exactly(FRAME_HEADER_SIZE))
+            if not 4 <= size <= FRAME_BYTES_MAX:
+                raise self._unexpected(f"a frame of {size} bytes (at most {FRAME_BYTES_MAX})")
+            data = self._receive_exactly(size - 4)
             if frame_type == FRAME_ERROR:
                 error = remote_error(bytes(data))
                 if error.fatal:
@@ -195,12 +198,6 @@ class BlockingConnection:
         self._socket.close()
 
     # Bytes
-
-    def _receive_frame(self) -> tuple[int, memoryview]:
-        size, frame_type = _HEADER.unpack(self._receive_exactly(FRAME_HEADER_SIZE))
-        if not 4 <= size <= FRAME_BYTES_MAX:
-            raise self._unexpected(f"a frame of {size} bytes (at most {FRAME_BYTES_MAX})")
-        return frame_type, self._receive_exactly(size - 4)
 
     def _receive_exactly(self, size: int) -> memoryview:
         if size > len(self._buffer):
