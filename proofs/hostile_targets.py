@@ -438,7 +438,7 @@ class Served:
     def get(self) -> Any:
         """The current server, or a new one if its executions are used up."""
         if not self._left:
-            if self._server is not None:
+            if isinstance(self._server, Web):
                 self._server.close()
             self._server = None
             gc.collect()
@@ -457,9 +457,6 @@ class ServedBroker(BrokerHarness):
         super().__init__(MemoryDisk(capacity_bytes=DISK_BYTES), base=broker_options(OPTIONS))
         self.last_id = b"0" * 16
         self.say(0, [b"".join(LINES[3:5])])
-
-    def close(self) -> None:
-        """Nothing to close."""
 
     def say(self, variant: int, chunks: Sequence[bytes]) -> object:
         """Run one client from connect to disconnect."""
@@ -531,9 +528,6 @@ class Lookup:
         self.clock = ManualClock()
         self.registry = Registry(300 * 10**9, 45 * 10**9)
         self._count = 0
-
-    def close(self) -> None:
-        """Nothing to close."""
 
     def say(self, chunks: Sequence[bytes]) -> object:
         """Run one peer from connect to disconnect."""

@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -77,15 +77,7 @@ class Sums:
         self.ghosts += verdict.ghosts
         self.returned += verdict.returned
         self.revived += verdict.revived
-        self.wrong += not is_right_but_for_loss(verdict)
-
-
-def is_right_but_for_loss(verdict: Verdict) -> bool:
-    """Return whether nothing is wrong apart from lost messages."""
-    others = (verdict.ghosts, verdict.corrupt, verdict.refused_yet_delivered, verdict.split)
-    return not any((*others, verdict.refused, verdict.returned)) and (
-        verdict.duplicates <= verdict.duplicates_bound
-    )
+        self.wrong += not replace(verdict, lost=0, delivered=1).holds
 
 
 class OpenFile(RealFile):

@@ -6,6 +6,7 @@ import numpy as np
 
 from sparq.log.commit import PendingBatch
 from sparq.log.disk import PAGE_BYTES
+from sparq.log.log import Log
 from sparq.testing import Fault, ManualClock, MemoryDisk
 from tests.log.log_operations import (
     block_of,
@@ -16,13 +17,13 @@ from tests.log.log_operations import (
 )
 
 
-def test_a_segment_is_padded_after_a_small_batch() -> None:
+def test_a_segment_is_padded_after_a_small_batch(
+    disk: MemoryDisk, clock: ManualClock, log: Log
+) -> None:
     """A segment is padded to whole pages, so that small batches do not change its length.
 
     A sync then has no new length to write. Closing removes the padding.
     """
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock)
     messages = {publish(log, [b"a"], clock): b"a"}
     (path,) = disk.paths()
 
@@ -56,10 +57,10 @@ def test_a_stamped_block_knows_its_oldest_time() -> None:
     assert [7, 3, 9] == stored.block.timestamps(np.array([100, 101, 102])).tolist()
 
 
-def test_indexes_of_a_refused_commit_are_never_used_again() -> None:
+def test_indexes_of_a_refused_commit_are_never_used_again(
+    disk: MemoryDisk, clock: ManualClock, log: Log
+) -> None:
     """Messages of a failed write are not stored, and their indexes are never used again."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock)
     first = publish(log, [b"a"], clock)
     disk.fail(Fault(1, errno.ENOSPC, frozenset({"write"}), part=0.5))
     failed = commit(log, [b"refused", b"too"], clock)
@@ -76,12 +77,13 @@ def test_indexes_of_a_refused_commit_are_never_used_again() -> None:
     assert read_all(open_log(disk, clock)) == {first: b"a", again: b"b"}
 
 
-def test_refused_batch_that_cannot_be_truncated_is_not_read() -> None:
+def test_refused_batch_that_cannot_be_truncated_is_not_read(
+    disk: MemoryDisk, clock: ManualClock
+) -> None:
     """A refused batch that was written completely and cannot be truncated is not read.
 
     The next segment begins at its index.
     """
-    disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, sync_every=100)
     first = publish(log, [b"a"], clock)
     disk.fail(Fault(1, errno.EIO, frozenset({"write", "truncate"}), times=2, part=1.0))
@@ -99,12 +101,13 @@ def test_refused_batch_that_cannot_be_truncated_is_not_read() -> None:
     assert later == first + 2
 
 
-def test_failed_sync_writes_unsynced_batches_to_a_new_segment() -> None:
+def test_failed_sync_writes_unsynced_batches_to_a_new_segment(
+    disk: MemoryDisk, clock: ManualClock
+) -> None:
     """P8: after a failed sync, unsynced batches are written to a new segment.
 
     It is synced before the commit is answered.
     """
-    disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, sync_every=100)
     first = publish(log, [b"synced"], clock)
     task = log.sync_task()
@@ -128,9 +131,10 @@ def test_failed_sync_writes_unsynced_batches_to_a_new_segment() -> None:
         assert read_all(open_log(disk.crash(seed), clock)) == expected
 
 
-def test_replacement_at_the_same_index_gets_the_next_generation() -> None:
+def test_replacement_at_the_same_index_gets_the_next_generation(
+    disk: MemoryDisk, clock: ManualClock
+) -> None:
     """A replacement that begins at the same index gets the next generation in its name."""
-    disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, sync_every=100)
     first = publish(log, [b"a"], clock)
     disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))

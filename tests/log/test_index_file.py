@@ -60,12 +60,13 @@ def check(disk: MemoryDisk, clock: ManualClock) -> Log:
     return log
 
 
-def test_a_start_reads_no_header_that_an_index_file_contains() -> None:
+def test_a_start_reads_no_header_that_an_index_file_contains(
+    disk: MemoryDisk, clock: ManualClock
+) -> None:
     """A start uses the index files of all segments.
 
     At most one extent of the newest segment is not in its index file.
     """
-    disk, clock = MemoryDisk(), ManualClock()
     log = filled(disk, clock, max_bytes_per_file=300_000)
     log.close()
     created = len(indexes(disk))
@@ -78,9 +79,8 @@ def test_a_start_reads_no_header_that_an_index_file_contains() -> None:
     assert len(newest.extents) - newest.index_count <= 1
 
 
-def test_scanned_segments_get_complete_index_files() -> None:
+def test_scanned_segments_get_complete_index_files(disk: MemoryDisk, clock: ManualClock) -> None:
     """After a start without index files, one upkeep writes complete ones."""
-    disk, clock = MemoryDisk(), ManualClock()
     filled(disk, clock, max_bytes_per_file=300_000).close()
     for path in indexes(disk):
         disk.unlink(path)
@@ -94,12 +94,11 @@ def test_scanned_segments_get_complete_index_files() -> None:
     assert all(len(s.extents) == s.index_count for s in again.files)
 
 
-def test_unsynced_messages_are_in_no_index_file() -> None:
+def test_unsynced_messages_are_in_no_index_file(disk: MemoryDisk, clock: ManualClock) -> None:
     """Index files contain synced messages only.
 
     A power cut could lose unsynced ones, and the index file would be wrong.
     """
-    disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, sync_every=1_000)
     for number in range(30):
         begun = log.begin([_bodies(number)], clock.now())
@@ -118,9 +117,8 @@ def test_unsynced_messages_are_in_no_index_file() -> None:
     assert 1 == len(indexes(disk))
 
 
-def test_a_truncated_index_file_loses_nothing() -> None:
+def test_a_truncated_index_file_loses_nothing(disk: MemoryDisk, clock: ManualClock) -> None:
     """A truncated index file loses nothing."""
-    disk, clock = MemoryDisk(), ManualClock()
     filled(disk, clock).close()
     (path,) = indexes(disk)
     whole = bytes(disk.data(path))
@@ -141,10 +139,10 @@ def test_flipped_bits_of_an_index_file_lose_nothing() -> None:
         disk.data(path)[:] = whole
 
 
-def test_an_index_file_that_lacks_newer_messages_is_used() -> None:
+def test_an_index_file_that_lacks_newer_messages_is_used(
+    disk: MemoryDisk, clock: ManualClock, log: Log
+) -> None:
     """An index file that lacks newer messages is used; those are scanned."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock)
     for number in range(20):
         publish(log, [b"%d" % number + BODY], clock)
     run_upkeep(log)
@@ -161,9 +159,8 @@ def test_an_index_file_that_lacks_newer_messages_is_used() -> None:
     assert reopened.files[0].indexed
 
 
-def test_the_index_file_of_another_segment_is_ignored() -> None:
+def test_the_index_file_of_another_segment_is_ignored(disk: MemoryDisk, clock: ManualClock) -> None:
     """Index files swapped between two segments are ignored: their salts differ."""
-    disk, clock = MemoryDisk(), ManualClock()
     filled(disk, clock, max_bytes_per_file=300_000).close()
     one, other = indexes(disk)
     disk.data(one)[:], disk.data(other)[:] = bytes(disk.data(other)), bytes(disk.data(one))
@@ -173,9 +170,10 @@ def test_the_index_file_of_another_segment_is_ignored() -> None:
     assert not any(segment.indexed for segment in reopened.files)
 
 
-def test_missing_messages_of_a_shortened_segment_are_reported() -> None:
+def test_missing_messages_of_a_shortened_segment_are_reported(
+    disk: MemoryDisk, clock: ManualClock
+) -> None:
     """If a segment is shorter than its index file says, the missing messages are reported."""
-    disk, clock = MemoryDisk(), ManualClock()
     filled(disk, clock, max_bytes_per_file=300_000).close()
     first = sorted(path for path in disk.paths() if path.endswith(".log"))[0]
     del disk.data(first)[-5_000:]
@@ -232,10 +230,9 @@ def _twice(rows: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("change", [_other_bounds, _other_indexes, _one_left_out, _higher, _twice])
 def test_a_wrong_index_file_with_valid_checksums_loses_nothing(
-    change: Callable[[np.ndarray], np.ndarray],
+    change: Callable[[np.ndarray], np.ndarray], disk: MemoryDisk, clock: ManualClock
 ) -> None:
     """A wrong index file with valid checksums loses nothing: the segment's headers count."""
-    disk, clock = MemoryDisk(), ManualClock()
     filled(disk, clock).close()
     _forge(disk, change)
 

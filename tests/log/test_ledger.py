@@ -212,13 +212,11 @@ def test_failure_at_every_operation(number: int, times: int) -> None:
         assert set(acknowledged) <= finished(after) <= known
 
 
-def test_failed_sync_is_repaired_by_a_checkpoint() -> None:
+def test_failed_sync_is_repaired_by_a_checkpoint(disk: MemoryDisk, ledger: Ledger) -> None:
     """After a failed sync nothing counts as synced until a checkpoint has stored it.
 
     A second sync could succeed without having written the data.
     """
-    disk = MemoryDisk()
-    ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.note(RecordKind.CREATED, "c", [5])
     ledger.flush()
     disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
@@ -237,10 +235,8 @@ def test_failed_sync_is_repaired_by_a_checkpoint() -> None:
     assert Ledger.open(disk.crash(1), DIRECTORY)[1].channels == state.channels
 
 
-def test_records_noted_during_a_checkpoint_follow_it() -> None:
+def test_records_noted_during_a_checkpoint_follow_it(disk: MemoryDisk, ledger: Ledger) -> None:
     """Records added while a checkpoint is written are not lost."""
-    disk = MemoryDisk()
-    ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.note(RecordKind.CREATED, "c", [0])
     ledger.flush()
     task = ledger.checkpoint_task(TopicState(None, False, {"c": ChannelState(0, 0)}))
@@ -261,10 +257,8 @@ def test_records_noted_during_a_checkpoint_follow_it() -> None:
     ]
 
 
-def test_checkpoint_keeps_everything() -> None:
+def test_checkpoint_keeps_everything(disk: MemoryDisk, ledger: Ledger) -> None:
     """A checkpoint keeps every field of a state."""
-    disk = MemoryDisk()
-    ledger, _ = Ledger.open(disk, DIRECTORY)
     state = TopicState(
         mark=900,
         paused=True,
@@ -285,13 +279,11 @@ def test_checkpoint_keeps_everything() -> None:
     assert again.log_id == log_id
 
 
-def test_large_ledger_wants_a_checkpoint() -> None:
+def test_large_ledger_wants_a_checkpoint(disk: MemoryDisk, ledger: Ledger) -> None:
     """A ledger wants a checkpoint when it is large, whatever its age.
 
     Otherwise reading it would take too long.
     """
-    disk = MemoryDisk()
-    ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.note(RecordKind.CREATED, "c", [0])
     firsts = list(range(0, 600_000, 2))
     ledger.flush()
@@ -333,10 +325,8 @@ def test_a_channels_creation_is_written_twice() -> None:
             assert len(again.damage) == 1
 
 
-def test_records_of_a_newer_version_are_reported() -> None:
+def test_records_of_a_newer_version_are_reported(disk: MemoryDisk, ledger: Ledger) -> None:
     """Records of an unknown kind are skipped and reported."""
-    disk = MemoryDisk()
-    ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.note(RecordKind.CREATED, "c", [3])
     ledger._parts.append(bytes([99, 1, 0, 0, 4, 0, 0, 0]) + b"cabc")
     ledger._parts.append(bytes([98, 0, 0, 0, 1, 0, 0, 0]) + b"x")
@@ -349,13 +339,13 @@ def test_records_of_a_newer_version_are_reported() -> None:
     assert state.channels["c"].start == 4
 
 
-def test_channel_whose_creation_was_lost_starts_at_index_0() -> None:
+def test_channel_whose_creation_was_lost_starts_at_index_0(
+    disk: MemoryDisk, ledger: Ledger
+) -> None:
     """A channel whose creation record is lost starts at index 0.
 
     Messages may be delivered twice, but none is lost.
     """
-    disk = MemoryDisk()
-    ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.note(RecordKind.FINISHED, "c", [7], [9])
     ledger.note(RecordKind.CURSOR, "c", [8])
     ledger.flush()
@@ -366,13 +356,11 @@ def test_channel_whose_creation_was_lost_starts_at_index_0() -> None:
     assert state.highest_index == 8
 
 
-def test_files_of_an_interrupted_checkpoint_are_deleted() -> None:
+def test_files_of_an_interrupted_checkpoint_are_deleted(disk: MemoryDisk, ledger: Ledger) -> None:
     """The files of an interrupted checkpoint are deleted at the next start.
 
     It may be interrupted before or after its rename.
     """
-    disk = MemoryDisk()
-    ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.note(RecordKind.CREATED, "c", [3])
     ledger.flush()
     disk.fail(Fault(1, errno.EIO, frozenset({"unlink"})))

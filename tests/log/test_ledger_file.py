@@ -12,10 +12,8 @@ from sparq.testing import Fault, MemoryDisk, PowerCut
 from tests.log.ledgers import DIRECTORY, finished, settle
 
 
-def test_every_flipped_byte_loses_at_most_one_flush() -> None:
+def test_every_flipped_byte_loses_at_most_one_flush(disk: MemoryDisk, ledger: Ledger) -> None:
     """A flipped byte loses at most one flush, is reported, and adds nothing wrong."""
-    disk = MemoryDisk()
-    ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.note(RecordKind.CREATED, "c", [0])
     ledger.flush()
     for index in range(2, 8, 2):
@@ -37,10 +35,10 @@ def test_every_flipped_byte_loses_at_most_one_flush() -> None:
             disk.unlink(f"{DIRECTORY}/ledger-00000001")
 
 
-def test_incomplete_flush_is_kept_and_a_new_file_continues() -> None:
+def test_incomplete_flush_is_kept_and_a_new_file_continues(
+    disk: MemoryDisk, ledger: Ledger
+) -> None:
     """An incomplete last flush is reported and kept; new records go to a new file."""
-    disk = MemoryDisk()
-    ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.note(RecordKind.CREATED, "c", [0])
     ledger.flush()
     (path,) = disk.paths()
@@ -55,13 +53,13 @@ def test_incomplete_flush_is_kept_and_a_new_file_continues() -> None:
     assert len(disk.paths()) == 2
 
 
-def test_a_start_syncs_the_records_before_an_incomplete_write() -> None:
+def test_a_start_syncs_the_records_before_an_incomplete_write(
+    disk: MemoryDisk, ledger: Ledger
+) -> None:
     """A start syncs the complete records before an incomplete write.
 
     A kill can leave them in the page cache only.
     """
-    disk = MemoryDisk()
-    ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.note(RecordKind.CREATED, "c", [0])
     settle(ledger)
     ledger.note(RecordKind.FINISHED, "c", [0], [40])
@@ -77,10 +75,8 @@ def test_a_start_syncs_the_records_before_an_incomplete_write() -> None:
         assert set(range(40)) == finished(Ledger.open(disk.crash(seed), DIRECTORY)[1])
 
 
-def test_lost_header_is_reported() -> None:
+def test_lost_header_is_reported(disk: MemoryDisk, ledger: Ledger) -> None:
     """If both copies of the header are lost, the file's records are lost and it is reported."""
-    disk = MemoryDisk()
-    ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.note(RecordKind.CREATED, "c", [0])
     ledger.flush()
     (path,) = disk.paths()
@@ -92,13 +88,11 @@ def test_lost_header_is_reported() -> None:
     assert "no readable file header" in again.damage[0]
 
 
-def test_a_header_that_cannot_be_read_now_is_not_lost() -> None:
+def test_a_header_that_cannot_be_read_now_is_not_lost(disk: MemoryDisk, ledger: Ledger) -> None:
     """While the disk cannot read the header, the ledger does not open; later it has its channels.
 
     It was opened without them, and channels that came back began at the end of the log.
     """
-    disk = MemoryDisk()
-    ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.note(RecordKind.CREATED, "c", [7])
     settle(ledger)
 

@@ -16,10 +16,8 @@ from tests.log.log_operations import DIRECTORY, NODE, bodies_of, commit, open_lo
 SECOND = 1_000_000_000
 
 
-def test_empty_log() -> None:
+def test_empty_log(disk: MemoryDisk, clock: ManualClock, log: Log) -> None:
     """An empty log has valid ends and no file."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock)
 
     assert (log.first_index, log.written_end, log.synced_end, log.end_ordinal) == (0, 0, 0, 0)
     assert log.end_index == clock_index(clock.wall_ns)
@@ -52,10 +50,8 @@ def test_all_ends_are_at_or_after_the_floor() -> None:
     assert open_log(disk, clock).log_id == log.log_id
 
 
-def test_durable_order_of_a_first_publish() -> None:
+def test_durable_order_of_a_first_publish(disk: MemoryDisk, clock: ManualClock, log: Log) -> None:
     """P2: segment and directory are synced before the first batch, the batch before its OK."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock)
     before = len(disk.trace)
     publish(log, [b"x"], clock)
 
@@ -69,9 +65,8 @@ def test_durable_order_of_a_first_publish() -> None:
     ]
 
 
-def test_sync_policy() -> None:
+def test_sync_policy(disk: MemoryDisk, clock: ManualClock) -> None:
     """`sync_every` limits unsynced messages, `sync_due` their age; both lead to a sync."""
-    disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, sync_every=4, sync_timeout_ns=2 * SECOND)
     first = publish(log, [b"1", b"2"], clock)
     assert (log.unsynced.count, log.written_end, log.synced_end) == (2, first + 2, 0)
@@ -92,24 +87,24 @@ def test_sync_policy() -> None:
     assert commit(log, [b"6"], clock, sync=True).state is CommitState.SYNCED
 
 
-def test_unsynced_bytes_are_bounded() -> None:
+def test_unsynced_bytes_are_bounded(disk: MemoryDisk, clock: ManualClock) -> None:
     """Unsynced bytes are limited to `unsynced_bytes_max`.
 
     After a failed sync they are written again from memory.
     """
-    disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, sync_every=1_000_000, unsynced_bytes_max=5_000)
     for _ in range(30):
         publish(log, [b"x" * 400], clock)
         assert log.unsynced.count <= 11
 
 
-def test_acknowledged_messages_of_a_failed_sync_are_read_from_memory() -> None:
+def test_acknowledged_messages_of_a_failed_sync_are_read_from_memory(
+    disk: MemoryDisk, clock: ManualClock
+) -> None:
     """Acknowledged messages whose sync failed are read from memory until they are stored again.
 
     They survive a power cut once a later publish succeeds.
     """
-    disk, clock = MemoryDisk(), ManualClock()
     log = Log.open(
         disk,
         DIRECTORY,
@@ -140,10 +135,10 @@ def test_acknowledged_messages_of_a_failed_sync_are_read_from_memory() -> None:
     assert len(log.segments()) == files, "what is owed no more needs no other file"
 
 
-def test_file_of_finished_messages_can_be_dropped() -> None:
+def test_file_of_finished_messages_can_be_dropped(
+    disk: MemoryDisk, clock: ManualClock, log: Log
+) -> None:
     """`end_file` seals the current segment; after its drop, its indexes are not used again."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock)
     assert not log.end_file()
     publish(log, [b"a"], clock)
     assert [segment.sealed for segment in log.segments()] == [False]
@@ -168,10 +163,8 @@ def test_file_of_finished_messages_can_be_dropped() -> None:
     assert failing.error is not None
 
 
-def test_the_only_file_can_be_dropped() -> None:
+def test_the_only_file_can_be_dropped(disk: MemoryDisk, clock: ManualClock, log: Log) -> None:
     """A log without any segment continues its indexes and ordinals, also after a restart."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock)
     first = publish(log, [b"a", b"b"], clock)
     assert log.end_file()
     log.drop(log.segments()[0]).run()
@@ -185,12 +178,11 @@ def test_the_only_file_can_be_dropped() -> None:
     assert (read_all(again), again.first_ordinal) == ({first + 2: b"c"}, 2)
 
 
-def test_file_with_unsynced_messages_is_not_ended() -> None:
+def test_file_with_unsynced_messages_is_not_ended(disk: MemoryDisk, clock: ManualClock) -> None:
     """`end_file` refuses a segment with unsynced messages or a commit in flight.
 
     A failed sync would have to write those messages again.
     """
-    disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, sync_every=10)
     publish(log, [b"a"], clock)
     assert not log.end_file()
@@ -285,10 +277,8 @@ def check_range(log: Log, rows: list[tuple[int, bytes, int]], first: int, end: i
     assert found == [(index, body) for index, body, _ in rows if index >= first]
 
 
-def test_range_read_of_a_dropped_file_fails() -> None:
+def test_range_read_of_a_dropped_file_fails(disk: MemoryDisk, clock: ManualClock, log: Log) -> None:
     """A range read of a dropped segment is an error, not an empty result."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock)
     first = publish(log, [b"a"], clock)
     read = log.range_read(first, first + 1, 100)
     assert log.end_file()
@@ -301,10 +291,10 @@ def test_range_read_of_a_dropped_file_fails() -> None:
     assert read.batches == []
 
 
-def test_read_of_a_file_dropped_meanwhile_is_not_stored() -> None:
+def test_read_of_a_file_dropped_meanwhile_is_not_stored(
+    disk: MemoryDisk, clock: ManualClock, log: Log
+) -> None:
     """A finished read is discarded if its segment was dropped meanwhile."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock)
     first = publish(log, [b"a"], clock)
     read = log.load(first)
     read.run()
@@ -316,9 +306,10 @@ def test_read_of_a_file_dropped_meanwhile_is_not_stored() -> None:
     assert log.block(first) is None
 
 
-def test_messages_after_an_evicted_extent_form_a_new_cache_entry() -> None:
+def test_messages_after_an_evicted_extent_form_a_new_cache_entry(
+    disk: MemoryDisk, clock: ManualClock
+) -> None:
     """After the cache evicts the newest messages, later ones form a separate cache entry."""
-    disk, clock = MemoryDisk(), ManualClock()
     cache = BlockCache(4_000)
     log = Log.open(
         disk, DIRECTORY, node_id=NODE, options=LogOptions(), now=clock.now(), cache=cache

@@ -21,9 +21,10 @@ def reported(log: Log) -> bool:
     return bool(log.damage) or log.torn_bytes > 0
 
 
-def test_every_flipped_byte_loses_at_most_one_batch_and_is_reported() -> None:
+def test_every_flipped_byte_loses_at_most_one_batch_and_is_reported(
+    disk: MemoryDisk, clock: ManualClock
+) -> None:
     """A flipped byte of a segment gives no wrong body, loses at most a batch, and is reported."""
-    disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     data = disk.data(the_path(disk))
     costs = set()
@@ -82,13 +83,13 @@ def test_random_damage(seed: int) -> None:
     assert read_all(log) == {**found, fresh: b"after"}
 
 
-def test_copy_of_a_batch_in_a_body_is_not_read_as_a_batch() -> None:
+def test_copy_of_a_batch_in_a_body_is_not_read_as_a_batch(
+    disk: MemoryDisk, clock: ManualClock, log: Log
+) -> None:
     """A body that contains a copy of a batch is not read as a batch.
 
     The scan meets it when it looks for the next batch after damage.
     """
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock)
     first = publish(log, [b"honest"], clock)
     (path,) = disk.paths()
     forged = bytes(disk.data(path)[DATA_START:])
@@ -111,9 +112,8 @@ def test_copy_of_a_batch_in_a_body_is_not_read_as_a_batch() -> None:
     assert len(messages) == 10
 
 
-def test_unreadable_page_loses_only_its_batches() -> None:
+def test_unreadable_page_loses_only_its_batches(disk: MemoryDisk, clock: ManualClock) -> None:
     """EIO on a page loses the batches on it, not the log."""
-    disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     log = open_log(disk, clock)
     disk.fail(Fault(2, errno.EIO, frozenset({"read"}), times=1_000))
@@ -130,9 +130,10 @@ def test_unreadable_page_loses_only_its_batches() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-def test_temporary_read_errors_lose_nothing(times: int) -> None:
+def test_temporary_read_errors_lose_nothing(
+    times: int, disk: MemoryDisk, clock: ManualClock
+) -> None:
     """One to three temporary read errors lose nothing, at a start or later."""
-    disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     disk.fail(Fault(1, errno.EIO, frozenset({"read"}), times=times))
     log = open_log(disk, clock)
@@ -145,9 +146,8 @@ def test_temporary_read_errors_lose_nothing(times: int) -> None:
     assert read_all(log) == messages
 
 
-def test_failed_read_is_not_damage() -> None:
+def test_failed_read_is_not_damage(disk: MemoryDisk, clock: ManualClock) -> None:
     """A segment that cannot be opened is not damage: a later read succeeds."""
-    disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     log = open_log(disk, clock)
     disk.fail(Fault(1, errno.EMFILE, frozenset({"open"})))
@@ -159,9 +159,8 @@ def test_failed_read_is_not_damage() -> None:
     assert (log.damage, read_all(log)) == ([], messages)
 
 
-def test_range_read_counts_missing_messages() -> None:
+def test_range_read_counts_missing_messages(disk: MemoryDisk, clock: ManualClock) -> None:
     """A range read across damage returns the rest and the number of missing messages."""
-    disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     first, end = min(messages), max(messages) + 1
     log = open_log(disk, clock)

@@ -5,6 +5,7 @@ import errno
 import pytest
 
 from sparq.log.disk import DiskError
+from sparq.log.log import Log
 from sparq.log.segment import COPY_OFFSET, DATA_START
 from sparq.testing import Fault, ManualClock, MemoryDisk
 from tests.log.log_operations import (
@@ -18,9 +19,8 @@ from tests.log.log_operations import (
 )
 
 
-def test_a_header_that_cannot_be_read_now_is_not_lost() -> None:
+def test_a_header_that_cannot_be_read_now_is_not_lost(disk: MemoryDisk, clock: ManualClock) -> None:
     """While the disk cannot read a file's header, the log does not open; later it loses nothing."""
-    disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
 
     disk.fail(Fault(1, errno.EIO, frozenset({"read"}), times=1000))
@@ -31,9 +31,10 @@ def test_a_header_that_cannot_be_read_now_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize("at", [0, COPY_OFFSET])
-def test_header_copy_of_another_segment_is_ignored(at: int) -> None:
+def test_header_copy_of_another_segment_is_ignored(
+    at: int, disk: MemoryDisk, clock: ManualClock
+) -> None:
     """A header copy of another segment is ignored, and nothing is lost."""
-    disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=5_500)
     messages = {publish(log, [b"%d" % k * 60], clock): b"%d" % k * 60 for k in range(30)}
     log.close()
@@ -46,12 +47,13 @@ def test_header_copy_of_another_segment_is_ignored(at: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 100, DATA_START, DATA_START + 9])
-def test_lost_segment_is_detected_by_the_next_one(size: int) -> None:
+def test_lost_segment_is_detected_by_the_next_one(
+    size: int, disk: MemoryDisk, clock: ManualClock
+) -> None:
     """A segment that lost its header and messages is reported with their number.
 
     It looks like one under creation, but the next segment shows how many messages are missing.
     """
-    disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=5_500)
     messages = {publish(log, [b"%d" % k * 60], clock): b"%d" % k * 60 for k in range(30)}
     log.close()
@@ -71,9 +73,10 @@ def test_lost_segment_is_detected_by_the_next_one(size: int) -> None:
     ]
 
 
-def test_lost_end_of_a_segment_is_detected_by_the_next_one() -> None:
+def test_lost_end_of_a_segment_is_detected_by_the_next_one(
+    disk: MemoryDisk, clock: ManualClock
+) -> None:
     """The next segment's base ordinal shows how many messages an older one has lost."""
-    disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     path = the_path(disk)
     log = open_log(disk, clock)
@@ -91,9 +94,8 @@ def test_lost_end_of_a_segment_is_detected_by_the_next_one() -> None:
     assert log.ordinal_at(last) == 11
 
 
-def test_dropped_segment_is_not_damage() -> None:
+def test_dropped_segment_is_not_damage(disk: MemoryDisk, clock: ManualClock) -> None:
     """A gap left by a dropped segment is not damage, although ordinals are missing."""
-    disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=5_000)
     for number in range(12):
         publish(log, [b"%d" % number * 50], clock)
@@ -103,9 +105,8 @@ def test_dropped_segment_is_not_damage() -> None:
     assert open_log(disk, clock).damage == []
 
 
-def test_files_of_another_log_are_left_alone() -> None:
+def test_files_of_another_log_are_left_alone(disk: MemoryDisk, clock: ManualClock) -> None:
     """A segment of another log is reported, and its messages are never delivered."""
-    disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     stray = open_log(disk, clock, "/data/topics/t-other")
     clock.advance(1_000_000_000)
@@ -126,9 +127,8 @@ def test_files_of_another_log_are_left_alone() -> None:
     assert [damage.reason for damage in log.damage] == ["file of another log"]
 
 
-def test_swapped_segment_names_lose_nothing() -> None:
+def test_swapped_segment_names_lose_nothing(disk: MemoryDisk, clock: ManualClock) -> None:
     """Swapped segment names lose nothing: the header counts, not the name."""
-    disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=5_000)
     messages = {publish(log, [b"%d" % k * 60], clock): b"%d" % k * 60 for k in range(9)}
     log.close()
@@ -139,9 +139,10 @@ def test_swapped_segment_names_lose_nothing() -> None:
     assert read_all(open_log(disk, clock)) == messages
 
 
-def test_incomplete_batch_is_reported_once_and_not_truncated() -> None:
+def test_incomplete_batch_is_reported_once_and_not_truncated(
+    disk: MemoryDisk, clock: ManualClock
+) -> None:
     """P6: an incomplete batch is reported once, stays in its file, and is never delivered."""
-    disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     path = the_path(disk)
     disk.data(path).extend(b"SPQB" + b"x" * 60)
@@ -159,10 +160,10 @@ def test_incomplete_batch_is_reported_once_and_not_truncated() -> None:
     assert read_all(again) == {**messages, later: b"later"}
 
 
-def test_due_times_are_restored_from_valid_batches() -> None:
+def test_due_times_are_restored_from_valid_batches(
+    disk: MemoryDisk, clock: ManualClock, log: Log
+) -> None:
     """P4: due times are restored from valid batches, not from damaged ones."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock)
     first = publish(log, [b"now"], clock)
     commit(log, [b"a", b"later", b"b", b"much later"], clock, [(1, 500), (3, 900)])
     commit(log, [b"last"], clock, [(0, 100)])
@@ -178,12 +179,13 @@ def test_due_times_are_restored_from_valid_batches() -> None:
     assert open_log(disk, clock).due_entries == [(first + 5, 100)]
 
 
-def test_incomplete_batch_is_never_counted_at_later_starts() -> None:
+def test_incomplete_batch_is_never_counted_at_later_starts(
+    disk: MemoryDisk, clock: ManualClock
+) -> None:
     """An incomplete batch is never counted, also at later starts.
 
     The next run uses its ordinals again.
     """
-    disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     path = the_path(disk)
     disk.data(path)[-20] ^= 1  # the last batch's payload; its header stays whole

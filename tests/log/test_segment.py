@@ -16,9 +16,8 @@ from sparq.testing import Fault, ManualClock, MemoryDisk
 from tests.log.log_operations import commit, open_log, publish, read_all
 
 
-def test_a_segment_ends_at_its_size_limit_or_ceiling() -> None:
+def test_a_segment_ends_at_its_size_limit_or_ceiling(disk: MemoryDisk, clock: ManualClock) -> None:
     """A segment ends at its size limit or ceiling; a batch above the limit gets its own segment."""
-    disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=DATA_START + 1_000)
     for _ in range(8):
         publish(log, [b"x" * 300], clock)
@@ -40,13 +39,14 @@ def test_a_segment_ends_at_its_size_limit_or_ceiling() -> None:
 
 
 @pytest.mark.parametrize("is_unsynced", [False, True])
-def test_a_message_after_many_refused_ones_is_below_the_ceiling(is_unsynced: bool) -> None:
+def test_a_message_after_many_refused_ones_is_below_the_ceiling(
+    is_unsynced: bool, disk: MemoryDisk, clock: ManualClock
+) -> None:
     """A new file begins at the first refused index, or at the first unsynced message.
 
     Publishes that a full or failing disk refused have used up millions of indexes since. An
     acknowledged message is read all the same after a restart.
     """
-    disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, sync_every=1_000)
     expected = []
     if is_unsynced:

@@ -32,12 +32,13 @@ def half_full(disk: MemoryDisk, clock: ManualClock) -> Log:
     return log
 
 
-def test_a_commit_that_begins_a_segment_creates_no_file() -> None:
+def test_a_commit_that_begins_a_segment_creates_no_file(
+    disk: MemoryDisk, clock: ManualClock
+) -> None:
     """A commit that begins a segment uses the one created in advance.
 
     It creates no file and syncs no directory.
     """
-    disk, clock = MemoryDisk(), ManualClock()
     log = half_full(disk, clock)
     before = len(disk.trace)
 
@@ -50,9 +51,8 @@ def test_a_commit_that_begins_a_segment_creates_no_file() -> None:
     assert log.upkeep.spare is None
 
 
-def test_the_next_segment_is_created_once() -> None:
+def test_the_next_segment_is_created_once(disk: MemoryDisk, clock: ManualClock) -> None:
     """The next segment is created once, when the current one is half full."""
-    disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=LIMIT)
     publish(log, [b"little"], clock)
     run_upkeep(log)
@@ -64,9 +64,8 @@ def test_the_next_segment_is_created_once() -> None:
     assert 1 == len(files(disk, NEXT))
 
 
-def test_a_segment_that_lost_its_new_name_is_found() -> None:
+def test_a_segment_that_lost_its_new_name_is_found(disk: MemoryDisk, clock: ManualClock) -> None:
     """A segment that lost its new name in a crash is found, with its messages."""
-    disk, clock = MemoryDisk(), ManualClock()
     log = half_full(disk, clock)
     publish(log, [b"x" * 8_000], clock)
     expected = read_all(log)
@@ -81,9 +80,10 @@ def test_a_segment_that_lost_its_new_name_is_found() -> None:
 
 
 @pytest.mark.parametrize("operation", ["rename", "open", "write", "sync"])
-def test_a_failed_next_segment_is_replaced(operation: str) -> None:
+def test_a_failed_next_segment_is_replaced(
+    operation: str, disk: MemoryDisk, clock: ManualClock
+) -> None:
     """If the next segment fails, the commit creates another one."""
-    disk, clock = MemoryDisk(), ManualClock()
     log = half_full(disk, clock)
     disk.fail(Fault(1, errno.EIO, frozenset({operation})))
 
@@ -94,9 +94,10 @@ def test_a_failed_next_segment_is_replaced(operation: str) -> None:
     assert 2 == len(read_all(open_log(disk.crash(), clock)))
 
 
-def test_failure_to_create_the_next_segment_is_reported_once() -> None:
+def test_failure_to_create_the_next_segment_is_reported_once(
+    disk: MemoryDisk, clock: ManualClock
+) -> None:
     """A failure to create the next segment is reported once, and publishing continues."""
-    disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=LIMIT)
     publish(log, [HALF_BODY], clock)
     assert log.active is not None
