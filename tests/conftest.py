@@ -49,7 +49,6 @@ SLOW_GROUPS = {
     ),
     "tests/scenarios/deploy/": ("make deploy", ("test_rules.py", "test_units.py")),
     "tests/scenarios/interop/test_clients.py": ("make interop", ("[nsqjs", "[pynsq")),
-    "tests/scenarios/security/test_spark.py": ("make security", ("schema", "frames")),
     "tests/scenarios/security/test_supply.py::test_bandit": ("make security", ()),
     "tests/scenarios/admin_pages/test_pages.py": (
         "make slow-tests ARGS=tests/scenarios/admin_pages",

@@ -20,19 +20,6 @@ TOPIC = "/api/topics/clicks"
 PAUSE = b'{"action":"pause"}'
 JSON = {"Content-Type": "application/json"}
 ANN, BOB, EVE = ({"Cookie": f"{SESSION}={name}"} for name in ("ann", "bob", "eve"))
-SPOOFED = (
-    {"X-Forwarded-User": "ann@example.com"},
-    {"x-forwarded-user": "ann@example.com"},
-    {"X-FORWARDED-USER": " ann@example.com"},
-    {"X_Forwarded_User": "ann@example.com"},
-    {"X-Forwarded-User": "bob@example.com", "X-forwarded-user": "ann@example.com"},
-    {"X-Auth-Request-Email": "ann@example.com"},
-    {"X-Auth-Request-User": "ann", "X-Forwarded-Email": "ann@example.com"},
-    {"X-Forwarded-For": "127.0.0.1", "X-Real-IP": "127.0.0.1"},
-    {"Forwarded": "for=127.0.0.1;by=127.0.0.1"},
-    {"Connection": "X-Forwarded-User, X-Forwarded-For, X-Forwarded-Proto"},
-    {"Authorization": "Bearer ann@example.com"},
-)
 
 
 class ProxiedAdmin(NamedTuple):
@@ -97,15 +84,3 @@ def test_requests_without_a_session_are_redirected_to_sign_in(proxied: ProxiedAd
             place = urlsplit(answer.headers["Location"])
             assert (SITE, "/oauth2/sign_in") == (place.hostname, place.path)
             assert f"rd=https://{SITE}{path}" == place.query
-
-
-@pytest.mark.parametrize("spoofed", SPOOFED, ids="-".join)
-def test_forged_headers_give_no_role(proxied: ProxiedAdmin, spoofed: dict[str, str]) -> None:
-    """Forged headers give no role, neither without a session nor to Bob and Eve."""
-    delete, before = ("DELETE", TOPIC), len(proxied.entries())
-    assert 302 == proxied.proxy.ask(*delete, {**JSON, **spoofed})[0]
-    assert 403 == proxied.proxy.ask(*delete, {**JSON, **BOB, **spoofed})[0]
-    assert 403 == proxied.proxy.ask("GET", TOPIC, {**EVE, **spoofed})[0]
-    assert 200 == proxied.proxy.ask("GET", TOPIC, {**BOB, **spoofed})[0]
-    told = {(entry["user"], entry["remote"]) for entry in proxied.entries()[before:]}
-    assert {("bob@example.com", OUTSIDE), ("eve@example.com", OUTSIDE)} >= told

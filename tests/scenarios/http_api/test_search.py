@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from sparq.inspection import search
 from sparq.nsqd import inspection
 from sparq.protocol.commands import fin, rdy, req, sub
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
@@ -23,26 +22,6 @@ async def found(nsqd: Daemon, **query: Any) -> list[str]:
         async for page in pages(nsqd, "/topic/search", topic="t", **query)
         for body in bodies(page)
     ]
-
-
-async def test_a_search_by_pattern(nsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Patterns use Go's syntax, in linear time; characters are characters, not bytes.
-
-    A body that is too large for a large pattern is counted in `unsearched`.
-    """
-    await channel(nsqd, b"order 17 done", b"order x done", b"a" * 90)
-    assert await found(nsqd, regex=r"order \d+ done$") == ["order 17 done"]
-    assert await found(nsqd, regex=r"^order \w", text="x") == ["order x done"]
-    assert await found(nsqd, regex=r"^(a+)+b") == []
-    assert await found(nsqd, regex="(a?){1000}(a?){900}b") == []
-    await nsqd.post("/pub?topic=t", "eins\nprét".encode())
-    for regex in ("é", "(?m)^pr", r"(?s)eins.pr", r"\x{e9}"):
-        assert await found(nsqd, regex=regex) == ["eins\nprét"], regex
-    for regex in ("Ã", "^pr", "eins.pr"):
-        assert await found(nsqd, regex=regex) == [], regex
-    monkeypatch.setattr(search, "PATTERN_STEPS_MAX", 700)
-    answer = await get(nsqd, "/topic/search", topic="t", regex="^(a+)+b")
-    assert (answer["messages"], answer["unsearched"]) == ([], 1)
 
 
 async def test_a_search_by_state_and_attempts(nsqd: Daemon) -> None:
@@ -81,31 +60,6 @@ async def test_a_search_by_state_and_attempts(nsqd: Daemon) -> None:
     answer = await get(nsqd, "/topic/search", topic="t", channel="c", text="a3")
     assert answer["messages"][0]["client"]["client_id"] == "me"
     await consumer.close()
-
-
-async def test_a_search_advances_through_data_without_a_match(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each request advances, even through data without a match, until the search is complete."""
-    nsqd = await start(tmp_path)
-    await nsqd.post("/topic/create?topic=t")
-    for _ in range(3):
-        await nsqd.post("/mpub?topic=t", b"\n".join([b"x" * 100] * 400))
-    cache = nsqd.nsqd.broker.topics["t"].stream.log.inspection._cache
-    cache.limit_bytes = 1
-    await nsqd.post("/pub?topic=t", b"pushes them out of memory")
-    monkeypatch.setattr(inspection, "STEP_SECONDS", 0)
-    monkeypatch.setattr(search, "WINDOW_BYTES", 500)
-    tokens: list[str] = []
-    scanned = 0
-    async for page in pages(nsqd, "/topic/search", topic="t", text="nothing", budget_ms=1):
-        assert page["next"] not in tokens
-        tokens.append(page["next"])
-        scanned += page["scanned"]
-
-    await stop(nsqd)
-    assert scanned == 1201
-    assert tokens[-1] is None
 
 
 async def test_the_number_of_concurrent_searches_is_limited(

@@ -48,18 +48,6 @@ class Case(NamedTuple):
 
 NEEDED = "--data={tmp}/data --lookupd-http-address={lookupd}"
 
-AT_ONCE = [
-    Case(f"{NEEDED} --triger=1", ("--triger", "did you mean --trigger?")),
-    Case(f"{NEEDED} stray", ("stray", "is not a flag")),
-    Case("--data={tmp}/data", ("--lookupd-http-address is missing",)),
-    Case(f"{NEEDED} --config={{tmp}}", ("--config", "{tmp}")),
-    Case(f"{NEEDED} --config={{tmp}}/key.toml", ("key.toml", "colour", "did you mean columns?")),
-    Case(f"{NEEDED} --config={{tmp}}/bytes.toml", ("--config", "bytes.toml")),
-    Case(f"{NEEDED} --lookupd-http-address=nowhere", ("--lookupd-http-address=nowhere",)),
-    Case(f"{NEEDED} --source=tls_root_ca_file=/no/ca.pem", ("--source", "/no/ca.pem")),
-]
-"""Found by parsing the flags alone; tests of settings and command have all others."""
-
 ADDRESSES = [
     Case("--data={tmp}/data --lookupd-http-address={free}", ("--lookupd-http-address", "{free}")),
     Case(
@@ -135,19 +123,6 @@ FURTHER_WITH_SPARK = [
 ]
 """The same; each starts a JVM, so that all of them take a minute or two."""
 
-OF_A_RUN = [
-    Case("run --count=many", ("--count", "many")),
-    Case("run --count=0", ("--count", "0")),
-    Case("run --seed=x", ("--seed", "x")),
-    Case("run --clicks={tmp}/none.log", ("--clicks", "none.log")),
-    Case("run --clicks={tmp}", ("--clicks", "{tmp}")),
-    Case("run --colour=red", ("--colour",)),
-    Case("run --data={tmp}/file/data", ("--data", "Not a directory")),
-    Case("up --data={tmp}/file", ("--data", "File exists")),
-    Case("up --count=5", ("--count",)),
-    Case("pipelin", ("unknown command pipelin", "did you mean pipeline?")),
-]
-
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
@@ -220,19 +195,6 @@ def check(case: Case, places: dict[str, str], folder: Path, seconds: float = SEC
     return everything
 
 
-@pytest.mark.parametrize("case", AT_ONCE, ids=lambda case: case.words)
-def test_a_mistake_in_a_flag_prints_one_sentence(
-    case: Case, places: dict[str, str], tmp_path: Path
-) -> None:
-    """A mistake in a flag prints only the sentence, and creates no data folder."""
-    words = f"pipeline {case.words}"
-
-    everything = check(case._replace(words=words), places, tmp_path)
-
-    assert 1 == everything.count("\n")
-    assert not (tmp_path / "data").exists()
-
-
 @pytest.mark.parametrize("case", ADDRESSES, ids=lambda case: case.words)
 def test_a_wrong_address_or_credential_prints_one_sentence(
     case: Case, places: dict[str, str], tmp_path: Path
@@ -263,11 +225,3 @@ def test_a_mistake_that_spark_finds_prints_no_traceback(
     check(case._replace(words=words), places, tmp_path, SPARK_SECONDS)
 
     assert not list(tmp_path.glob("data/*"))
-
-
-@pytest.mark.parametrize("case", OF_A_RUN, ids=lambda case: case.words)
-def test_a_mistake_in_run_or_up_prints_one_sentence(case: Case, tmp_path: Path) -> None:
-    """A mistake in the flags of `sparq run` or `sparq up` prints only the sentence."""
-    everything = check(case, {}, tmp_path)
-
-    assert 1 == everything.count("\n")

@@ -131,7 +131,11 @@ ROWS: Final = {
     ),
     "D-5": (
         "Spark's plans contain no secrets; its schema is fixed, its bodies bounded",
-        (f"{HERE}test_spark.py",),
+        (
+            "spark/test_data_source.py",
+            "client/test_range_reader.py",
+            "scenarios/spark/test_layers.py",
+        ),
     ),
 }
 """Each row's rule and its test files, below `tests`."""
