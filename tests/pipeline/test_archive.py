@@ -3,15 +3,13 @@
 import json
 
 import pytest
-from deltalake import DeltaTable
 
 from sparq.demo.generator import generate
 from sparq.pipeline import archive
-from sparq.pipeline.reading.schema import Reading
 from sparq.pipeline.run.processes import LocalCluster
 from sparq.pipeline.sink import ResultTopics, Sink
 from tests.pipeline.query_input import forget_last_commit
-from tests.pipeline.stored import files_by, process, stored
+from tests.pipeline.stored import files_by, stored
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +62,3 @@ def test_every_message_is_in_one_table_and_rejected_ones_on_the_topic(
     assert all(rejected["reason"].to_pylist())
     assert published == len(rejected) == sum(counts[:2])
     assert on_topic(cluster) == published + counts[2]
-
-
-def test_the_users_columns_are_stored(spark, query, messages, tmp_path):
-    """A column of the user's own is a column of the table, also one that is added later."""
-    body = b'{"time": "2026-03-02T10:00:00Z", "price": 1.5}'
-    process(Sink(spark, str(tmp_path), archive.output()), messages([body]), 0, archive.split)
-    reading = Reading(columns=(("price", "price: double"),))
-    output = archive.output(reading)
-    process(Sink(spark, str(tmp_path), output), messages([body], first=1), 1, output.split)
-    found = DeltaTable(tmp_path / "clicks").to_pyarrow_table(columns=["index", "price"])
-
-    assert [None, 1.5] == found.sort_by("index")["price"].to_pylist()

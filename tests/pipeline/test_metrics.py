@@ -11,8 +11,6 @@ from deltalake import DeltaTable
 from sparq.demo.generator import generate
 from sparq.pipeline import metrics
 from sparq.pipeline.maintenance import merge
-from sparq.pipeline.own_metrics import MetricTable, OwnMetric
-from sparq.pipeline.reading.schema import Reading, click_schema
 from sparq.pipeline.run.processes import LocalCluster
 from sparq.pipeline.sink import ResultTopics, Sink
 from sparq.pipeline.tables import files_of
@@ -181,21 +179,3 @@ def test_a_visitor_has_the_same_hash_everywhere():
     assert [-8674517076258410245, 6974523533129668977, None] == metrics.visitor_hashes(
         addresses, agents
     ).to_pylist()
-
-
-def test_the_users_metrics_are_tables(spark, query, messages, tmp_path):
-    """A metric over a column of the user's own is written with the others, batch by batch."""
-    reading = Reading(columns=(("price", "price: double"), ("region", "geo.region: string")))
-    own = MetricTable(OwnMetric("revenue", "sum(price)", ("region",)), click_schema(reading))
-    output = metrics.output([own], reading)
-    sink = Sink(spark, str(tmp_path), output)
-    body = '{"time": "2026-03-02T10:00:00Z", "price": %s, "geo": {"region": "%s"}}'
-    sales = [(1.5, "DE"), (2.5, "FR"), (4, "DE")]
-    for number in range(2):
-        bodies = [(body % sale).encode() for sale in sales]
-        process(sink, messages(bodies, first=3 * number), number, output.split)
-    rows = DeltaTable(tmp_path / "metric_revenue").to_pyarrow_table()
-    found = own.table.summed(rows).to_pylist()
-
-    assert [("DE", 11.0), ("FR", 5.0)] == [(row["region"], row["value"]) for row in found]
-    assert 6 == sum(stored(tmp_path, "minutes")["clicks"].to_pylist())

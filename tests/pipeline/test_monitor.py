@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from sparq.options.mistakes import Mistake
 from sparq.pipeline import channels
 from sparq.pipeline.channels import MESSAGE_DDL
-from sparq.pipeline.monitor import MESSAGES, NEWEST_PUBLISHED, QueryMetrics, lag, serve
+from sparq.pipeline.monitor import NEWEST_PUBLISHED, QueryMetrics, lag, serve
 from tests.pipeline.spark_progress import FIRST, QUERY_ID, SECOND, STATE, event, place, progress
 from tests.support.published import numbered, publish_batches
 from tests.support.servers import spawn_nsqd
@@ -169,17 +169,6 @@ def test_a_late_end_of_an_old_run_leaves_the_new_run_active(metrics):
     assert ([1], [0]) == (still, metrics.values("active"))
 
 
-def test_the_number_of_series_does_not_grow_with_batches(metrics):
-    """A thousand batches have as many series as one."""
-    counts = set()
-    for batch in range(1, 1_000):
-        metrics.progressed(progress(batch_id=batch, stateOperators=[STATE]))
-        if batch in (1, 999):
-            counts.add(len(samples_of(generate_latest(metrics.registry).decode())))
-
-    assert 1 == len(counts)
-
-
 @given(PLACES, PLACES)
 def test_lag_of_any_two_offsets_equals_a_plain_count(end, latest):
     """Lag equals a plain count of ordinals; a log in only one of the offsets is not counted."""
@@ -300,40 +289,6 @@ def start(writer, folder, name):
     """Start a query with its own checkpoint."""
     named = writer.queryName(name).option("checkpointLocation", str(folder / name))
     return named.trigger(processingTime="0 seconds").start()
-
-
-def test_a_shrinking_backlog_is_reported(spark, nsqd, listener, tmp_path):
-    """While a backlog shrinks, lag, rates and parts of batches are reported.
-
-    A restart is counted. The progress of other tests has the keys of this Spark version.
-    """
-    publish_batches(nsqd, "shrinking", numbered(0, 1_000))
-    rows = messages(spark, nsqd, "shrinking")
-
-    def begin():
-        return start(rows.writeStream.format("noop"), tmp_path, "shrinking")
-
-    query = begin()
-    wait_for(lambda: value(listener, "rows_total") == 1_000, WAIT_SECONDS)
-    wait_for(lambda: value(listener, "lag_seconds") == 0, WAIT_SECONDS)
-    query.stop()
-    wait_for(lambda: value(listener, "active") == 0, WAIT_SECONDS)
-    real, made = listener.reported[0], progress()
-
-    assert 0 == value(listener, "lag_messages")
-    assert 0 == value(listener, "restarts_total")
-    assert value(listener, "batch_part_seconds_total", "addBatch") > 0
-    assert made.keys() == real.keys()
-    assert made["sources"][0].keys() <= real["sources"][0].keys()
-    assert made["durationMs"].keys() <= real["durationMs"].keys()
-    assert {MESSAGES, NEWEST_PUBLISHED} == real["observedMetrics"]["sparq_read"].keys()
-
-    publish_batches(nsqd, "shrinking", numbered(1_000, 1_100))
-    again = begin()
-    wait_for(lambda: value(listener, "rows_total") == 1_100, WAIT_SECONDS)
-    again.stop()
-    assert (2, 1) == (value(listener, "starts_total"), value(listener, "restarts_total"))
-    assert 0 == value(listener, "failures_total")
 
 
 def test_state_and_observed_counts_are_reported(spark, nsqd, listener, tmp_path):

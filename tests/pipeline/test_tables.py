@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import CommitProperties, DeltaTable
+from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from sparq.options.mistakes import Mistake
@@ -15,7 +15,6 @@ from sparq.pipeline import maintenance, tables
 from sparq.pipeline.storage import TablePlace
 from sparq.pipeline.tables import Table, Tables, files_of, rows_of, write_files
 from tests.pipeline.conftest import QUERY
-from tests.pipeline.query_input import forget_last_commit
 from tests.pipeline.report.sample_tables import add
 from tests.pipeline.stored import put
 
@@ -156,33 +155,6 @@ def test_a_repeat_is_found_when_old_commits_are_gone(spark, query, batches, tmp_
     put(tables_of(spark, tmp_path), batches[0], 0, split)
 
     assert 200 + 5 * 200 == len(indexes(tmp_path, "all"))
-
-
-@pytest.mark.parametrize("has_transactions", [True, False], ids=["as it is", "control"])
-def test_a_lost_commit_of_spark(spark, query_input, tmp_path, monkeypatch, has_transactions):
-    """A batch that Spark repeats after a lost commit is stored once; without transactions, twice.
-
-    The query's id, which Spark sets for the thread of foreachBatch, comes from the checkpoint.
-    """
-    if not has_transactions:
-        monkeypatch.setattr(tables, "has_batch", lambda *_: False)
-        monkeypatch.setattr(tables, "CommitProperties", lambda app_transactions: CommitProperties())
-    stream = query_input("archive")
-    for _ in range(3):
-        stream.add([b"x"] * 100)
-
-    def run():
-        written = tables_of(spark, tmp_path / "data")
-        stream.run(lambda rows: rows, lambda rows, number: put(written, rows, number, split))
-
-    run()
-    forget_last_commit(stream.checkpoint)
-    run()
-
-    assert (300 if has_transactions else 400) == len(indexes(tmp_path / "data", "all"))
-    if has_transactions:
-        query = json.loads((stream.checkpoint / "metadata").read_text())["id"]
-        assert 2 == DeltaTable(tmp_path / "data" / "all").transaction_version(query)
 
 
 def test_tables_are_refused_outside_a_streaming_query(spark, batches, tmp_path):

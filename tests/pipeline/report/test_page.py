@@ -5,11 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sparq.pipeline.report.figures import figures_of
-from sparq.pipeline.report.page import page_of, text_of, visible
+from sparq.pipeline.report.page import page_of, text_of
 from tests.pipeline.report.sample_tables import written
 from tests.scenarios.admin_pages.browser import Reader, started
 
@@ -196,18 +194,3 @@ def test_the_text_for_a_terminal_has_all_figures():
     assert "  restarted                  1   nsqd-1\n" in failed
     assert "  ended early                3   visits with 0 clicks, to make room\n" in failed
     assert max(map(len, text.splitlines())) <= 78
-
-
-@given(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=100)))
-def test_no_letter_of_a_text_is_lost(text):
-    """Any text is one element; what is not visible is shown as its number."""
-    found = visible(text)
-
-    assert found.startswith("<bdi>")
-    assert all(one in found.unescape() for one in text if one.isprintable())
-    assert 1 == found.count("<bdi>") == len(re.findall("<[^>]*>", found)) - 1
-
-
-def test_a_long_text_is_cut():
-    """It keeps its beginning."""
-    assert f"<bdi>{'x' * 117}...</bdi>" == visible("x" * 1_000_000)

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparq import cli
 from sparq.options.mistakes import Mistake
 from sparq.pipeline.run import command
 from sparq.pipeline.run.command import PipelineRun
@@ -130,34 +129,6 @@ value = "sum(bytes)"
     words = PipelineRun(tmp_path).app.command
     assert any(word.startswith("--metrics-address=127.0.0.1:") for word in words)
     assert [Path("elsewhere"), Path("data")] == [command.data_of(one) for one in (str(file), "")]
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("topik = 'x'", "did you mean topic?"),
-        ("[metrics.paid]\nvalue = 'sum(prize)'", "prize"),
-        ("rules = 'nowhere.toml'", "nowhere.toml"),
-        ("from = 'old.log'", "--config: from: clicks come from a topic"),
-        ("data = 's3a://b'", "clicks.toml: data=s3a://b: name a folder of this machine"),
-        ("queries = ['archive']", "sparq run audits all queries: add metrics, spam_analysis"),
-    ],
-)
-def test_a_mistake_in_the_settings_file_starts_nothing(
-    text, sentence, tmp_path, capsys, monkeypatch
-):
-    """A mistake in the file is one sentence; nothing is started, and no folder is made."""
-    file = tmp_path / "clicks.toml"
-    file.write_text(text)
-    monkeypatch.chdir(tmp_path)
-    words = ["run", f"--config={file}"]
-
-    assert 1 == cli.main(words)
-    said = capsys.readouterr().err
-    assert said.startswith("sparq run: ")
-    assert sentence in said
-    assert 1 == said.count("\n")
-    assert not (tmp_path / "data").exists()
 
 
 def test_an_unreadable_log_fails_the_publishing(run, tmp_path):

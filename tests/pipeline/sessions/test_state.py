@@ -16,7 +16,6 @@ from sparq.pipeline.sessions.rules import rules_of, shipped
 from sparq.pipeline.sessions.state import BEHIND_S, QUIET_S, SWEEP, LowMark
 from tests.pipeline.sessions.visitors import PUBLISHED_S, RULES, Bucket, Click
 
-SITE = "http://www.example.com/"
 LATER = 4 * RULES.visit.gap
 
 
@@ -119,17 +118,6 @@ def test_late_clicks_make_a_session_of_their_own_over_several_batches():
     assert sum(one["late"] for one in bucket.counts) == 6
 
 
-def test_an_old_log_alone_is_not_late():
-    """A log of last year that is read alone has no late clicks, and gives findings."""
-    bucket = Bucket()
-    for first in range(0, 10 * LATER, LATER):
-        bucket.batch(robot(first - 400 * 86_400, 3))
-    bucket.sweep()
-
-    assert len(bucket.sessions) == 9
-    assert not any(one["late"] for one in bucket.sessions)
-
-
 def test_a_visit_of_too_many_clicks_is_cut():
     """A visit ends with `clicks_max` clicks, and further clicks begin another one.
 
@@ -208,18 +196,6 @@ def test_rules_may_change_at_a_restart():
         ("declared_robot", 0, True),
     ]
     assert [(one["clicks"], one["ended"]) for one in bucket.sessions] == [(6, "run")]
-
-
-def test_a_replayed_batch_has_the_same_output():
-    """The same batches give the same rows, though a bucket's rows come in another order."""
-    day = generate(1_000, 8)
-    first, again = Bucket(), Bucket()
-    for bucket in (first, again):
-        for at in range(0, 1_000, 50):
-            bucket.lines(day.lines[at : at + 50])
-
-    assert first.sessions == again.sessions
-    assert first.findings == again.findings
 
 
 NOW_MS = 1_800_000_000_000
