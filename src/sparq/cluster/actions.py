@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
 
-from sparq.cluster.figures import NsqdFigures, TopicFigures, seek_result
+from sparq.cluster.figures import NsqdFigures, SeekResult, TopicFigures, checked
 from sparq.cluster.fleet import Fleet, Gathered, Node, UnknownNode, gathered
 from sparq.cluster.upstream import error_text
 from sparq.protocol.names import one_line
@@ -100,12 +100,12 @@ class Report:
         self.warnings |= found.errors
         return True
 
-    def check(self, read: Callable[[Any], Any]) -> None:
-        """Make a step an error whose answer cannot be read: `read` raises ValueError."""
+    def check(self, form: type) -> None:
+        """Make a step an error whose answer cannot be read as a value of this form."""
         for at, one in enumerate(self.outcomes):
             try:
                 if not one.error:
-                    read(one.answer)
+                    checked(one.answer, form)
             except ValueError as error:
                 self.outcomes[at] = StepOutcome(one.address, one.step, str(error))
 
@@ -226,7 +226,7 @@ async def seek(
         query |= {"dry_run": "true"} if dry_run else {}
         query |= {} if may_skip else {"may_skip": "false"}
         await report.send(fleet, "channel/seek", places_of(chosen), **query)
-        report.check(seek_result)
+        report.check(SeekResult)
     return report
 
 
@@ -291,29 +291,15 @@ def _who(stats: NsqdFigures, topic: TopicFigures) -> str:
     return f"attached to it: {'; '.join(named)}{more}"
 
 
-async def publish(fleet: Fleet, topic: str, address: str, body: bytes) -> Report:
-    """Publish a message at one node; nothing is repeated, so it is published at most once.
+async def at_node(fleet: Fleet, address: str, step: str, body: bytes = b"", **query: str) -> Report:
+    """Send a step to one node, once: nothing is repeated.
 
     Raises:
         UnknownNode: the node does not belong to this cluster.
-        ValueError: the message has no body.
     """
-    if not body:
-        raise ValueError("a message needs a body")
     report = Report()
     places = places_of([await fleet.node(address)])
-    await report.send(fleet, "pub", places, {address: body}, topic=topic)
-    return report
-
-
-async def close_client(fleet: Fleet, address: str, client: str) -> Report:
-    """Close a client's connection at one node; `client` is its remote address.
-
-    Raises:
-        UnknownNode: the node does not belong to this cluster.
-    """
-    report = Report()
-    await report.send(fleet, "client/close", places_of([await fleet.node(address)]), client=client)
+    await report.send(fleet, step, places, {address: body}, **query)
     return report
 
 

@@ -31,7 +31,6 @@ from sparq.protocol import go_json
 Document: TypeAlias = dict[str, Any]
 
 ALL: Final = "*"
-INT64_SPAN: Final = 1 << 63
 LATENCY: Final = "e2e_processing_latency"
 PLACES: Final = ("topology_region", "topology_zone")
 # The members of nsqadmin's JSON objects, in NSQ's order.
@@ -108,13 +107,6 @@ def channel_of(
         if each["channel_name"] == channel
     ]
     return _aggregate(_CHANNEL, parts, topic, channel) if parts else None
-
-
-def number(of: Mapping[str, Any], key: str) -> int:
-    """An integer field of a JSON object; 0 if it is missing, or no int64 as all of NSQ's are."""
-    value = of.get(key)
-    # Not `isinstance`: in Python, JSON's true is an int as well.
-    return value if type(value) is int and -INT64_SPAN <= value < INT64_SPAN else 0
 
 
 def _parts(

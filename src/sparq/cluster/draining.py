@@ -10,12 +10,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, structs
 
-from sparq.cluster.actions import Report, places_of
+from sparq.cluster.actions import Report, at_node
 from sparq.cluster.figures import Amount, Line, Name
 from sparq.cluster.fleet import Fleet, Node
 from sparq.cluster.upstream import UpstreamError
 
-PATH: Final = "/drain"
 LEFT_MAX: Final = 1000
 
 
@@ -120,7 +119,7 @@ async def progress(fleet: Fleet, node: Node) -> DrainProgress:
         UpstreamError: the request failed, or the answer is malformed.
     """
     try:
-        return read(await fleet.get(node, PATH))
+        return read(await fleet.get(node, "/drain"))
     except ValueError as error:
         raise UpstreamError(node.at, str(error)) from None
 
@@ -131,14 +130,9 @@ async def begin(fleet: Fleet, address: str, *, leave: bool = False) -> Report:
     Raises:
         UnknownNode: the node does not belong to this cluster.
     """
-    report = Report()
-    places = places_of([await fleet.node(address)])
-    await report.send(fleet, PATH[1:], places, exit="true" if leave else "")
-    return report
+    return await at_node(fleet, address, "drain", exit="true" if leave else "")
 
 
 async def end(fleet: Fleet, address: str) -> Report:
     """Make a node accept publishes again. Raises the errors of `begin`."""
-    report = Report()
-    await report.send(fleet, PATH[1:], places_of([await fleet.node(address)]), method="DELETE")
-    return report
+    return await at_node(fleet, address, "drain", method="DELETE")

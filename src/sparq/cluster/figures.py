@@ -318,17 +318,8 @@ class PoliciesResult(msgspec.Struct):
     changes: list[PolicyChange] = []
 
 
-def seek_result(answer: Any) -> SeekResult:
-    """Read a parsed answer of `/channel/seek`. Raises ValueError: it is unreadable (rule 1)."""
-    return _converted(answer, SeekResult)
-
-
-def policies_result(answer: Any) -> PoliciesResult:
-    """Read the parsed answer to a change of policies. Raises ValueError: it is unreadable."""
-    return _converted(answer, PoliciesResult)
-
-
-def _converted(answer: Any, form: type[T]) -> T:
+def checked(answer: Any, form: type[T]) -> T:
+    """Read a parsed answer as a value of this form. Raises ValueError: it is unreadable."""
     try:
         return msgspec.convert(answer, form)
     except msgspec.ValidationError as error:

@@ -22,12 +22,16 @@ from urllib.parse import urlsplit
 from sparq.cluster.figures import NsqdFigures, read
 from sparq.cluster.upstream import OK, AddressRule, Upstream, UpstreamError, error_text
 from sparq.protocol import lookup
-from sparq.protocol.address import PORT_MAX, Address, lookupd_url
+from sparq.protocol.address import PORT_MAX, Address, bare_host, lookupd_url
 from sparq.protocol.lookup import topics_of
-from sparq.protocol.names import bare_host, one_line
+from sparq.protocol.names import SHOWN_MAX, one_line
 
 NODES_MAX: Final = 1000
 NOT_TOLD: Final = "N/A"
+TEXTS: Final = (
+    *("broadcast_address", "hostname", "version", "topology_zone", "topology_region"),
+    "remote_address",
+)
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _VERSION = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})(-.*)?")
 
@@ -95,21 +99,25 @@ def read_node(entry: Mapping[str, Any], at: str = "") -> Node | None:
         if not at:
             return None
         host, port = given_address(at)
-    host = bare_host(one_line(host))
-    address = str(Address(host, port))
+        entry = {**entry, "broadcast_address": host}
+    texts: dict[str, Any] = {}
+    for name in TEXTS:
+        told = entry.get(name)
+        told = told[:SHOWN_MAX] if isinstance(told, str) else ""
+        texts[name] = told if told.isprintable() else one_line(told)
+    texts["broadcast_address"] = bare_host(texts["broadcast_address"])
+    address = str(Address(texts["broadcast_address"], port))
+    tcp_port: Any = entry.get("tcp_port")
+    # -1 is valid: sparq's nsqd reports it if it listens on a unix socket instead of a TCP port.
+    is_port = type(tcp_port) is int and -1 <= tcp_port <= PORT_MAX
     return Node(
         address=address,
         at=at or address,
-        broadcast_address=host,
-        hostname=_text(entry, "hostname"),
         http_port=port,
-        tcp_port=_port(entry.get("tcp_port")),
-        version=_text(entry, "version"),
-        topology_zone=_text(entry, "topology_zone"),
-        topology_region=_text(entry, "topology_region"),
-        remote_address=_text(entry, "remote_address"),
+        tcp_port=tcp_port if is_port else 0,
         topics=tuple(sorted(topics_of(entry))),
         authenticated=entry.get("authenticated") is True,
+        **texts,
     )
 
 
@@ -166,16 +174,6 @@ def version_of(text: str) -> tuple[int, ...]:
         return (0, 0, 0, 1)
     major, minor, patch, before = found.groups()
     return (int(major), int(minor), int(patch), 0 if before else 1)
-
-
-def _text(entry: Mapping[str, Any], key: str) -> str:
-    value = entry.get(key)
-    return one_line(value) if isinstance(value, str) else ""
-
-
-def _port(value: Any) -> int:
-    # -1 is valid: sparq's nsqd reports it if it listens on a unix socket instead of a TCP port.
-    return value if type(value) is int and -1 <= value <= PORT_MAX else 0
 
 
 LOOKUPD: Final = "nsqlookupd"

@@ -8,15 +8,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
-import msgspec
 from msgspec import Meta, Struct
 
+from sparq.cluster.figures import checked
 from sparq.cluster.fleet import Fleet, Node
 from sparq.cluster.upstream import UpstreamError
 from sparq.options.units import SECOND
-from sparq.protocol.names import one_line
 
-QUOTED_MAX: Final = 200
+QUOTED_MAX: Final = 220
 
 T = TypeVar("T")
 
@@ -114,20 +113,20 @@ async def node_page(
         UpstreamError: the request failed, or the answer has another form.
     """
     answer = await fleet.get(node, path, **query)
-    page = _checked(node, answer, NodePage)
+    page = checked_of(node, answer, NodePage)
     return page, [shown(message, node.address) for message in answer.get("messages", ())]
 
 
 async def node_message(fleet: Fleet, node: Node, query: dict[str, str]) -> Message:
     """Fetch one message of a node. Raises the errors of `node_page`."""
     answer = await fleet.get(node, "/message", **query)
-    _checked(node, answer, NodeMessage)
+    checked_of(node, answer, NodeMessage)
     return shown(answer, node.address)
 
 
-def _checked(node: Node, answer: Any, form: type[T]) -> T:
+def checked_of(node: Node, answer: Any, form: type[T]) -> T:
+    """Read a node's answer. Raises UpstreamError: it has another form."""
     try:
-        return msgspec.convert(answer, form)
-    except (msgspec.ValidationError, ValueError) as error:
-        why = one_line(str(error))[:QUOTED_MAX]
-        raise UpstreamError(node.at, f"unreadable answer: {why}") from None
+        return checked(answer, form)
+    except ValueError as error:
+        raise UpstreamError(node.at, str(error)[:QUOTED_MAX]) from None

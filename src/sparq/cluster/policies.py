@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from sparq.cluster.actions import Report, places_of
-from sparq.cluster.figures import Line, policies_result
+from sparq.cluster.figures import Line, PoliciesResult, checked
 from sparq.cluster.fleet import Fleet, Gathered
 
 PATH: Final = "/policies"
@@ -170,7 +170,7 @@ async def _send(fleet: Fleet, body: bytes, dry_run: bool, **how: str) -> Report:
         places = places_of(nodes.value)
         how |= {"dry_run": "true"} if dry_run else {}
         await report.send(fleet, PATH[1:], places, dict.fromkeys(places, body), **how)
-        report.check(policies_result)
+        report.check(PoliciesResult)
     return report
 
 
@@ -188,7 +188,7 @@ async def count(document: bytes) -> int | None:
 
 def changed(report: Report) -> int:
     """Number of settings of topics and channels that change, over all nsqds."""
-    return sum(policies_result(one.answer).changed for one in report.done)
+    return sum(checked(one.answer, PoliciesResult).changed for one in report.done)
 
 
 def changes(report: Report) -> list[dict[str, Any]]:
@@ -196,7 +196,7 @@ def changes(report: Report) -> list[dict[str, Any]]:
     return [
         {"node": one.address, **msgspec.to_builtins(change), "channel": change.channel or ""}
         for one in report.done
-        for change in policies_result(one.answer).changes
+        for change in checked(one.answer, PoliciesResult).changes
     ]
 
 

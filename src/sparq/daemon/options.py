@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sparq.options.declare import option
 from sparq.options.kinds import STRING, choice
 from sparq.program.logging import FORMATS, LEVEL, LEVELS
-from sparq.protocol.names import bare_host
+from sparq.protocol.address import bare_host
 
 HOST = STRING._replace(parse=bare_host)
 """A host name or an IP address, an IPv6 one with or without brackets."""

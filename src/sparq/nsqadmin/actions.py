@@ -111,6 +111,8 @@ class ActionRequest:
         for name in NEEDED.get(self.action, ()):
             if self.arguments.get(name, "") in ("", {}):
                 raise ValueError(f"{self.action} needs `{name}`")
+        if self.action == "publish_message" and not self.document:
+            raise ValueError("a message needs a body")
         if self.action == "copy_message" and not is_valid_name(self.arguments["to"]):
             raise ValueError("`to` must be the name of a topic")
 
@@ -136,9 +138,9 @@ class ActionRequest:
                 at = (fleet, topic, channel, told["to"])
                 return await cluster.seek(*at, may_skip=may_skip, nodes=nodes)
             case "publish":
-                return await cluster.publish(fleet, topic, node, self.document)
+                return await cluster.at_node(fleet, node, "pub", self.document, topic=topic)
             case "close":
-                return await cluster.close_client(fleet, node, told["client"])
+                return await cluster.at_node(fleet, node, "client/close", client=told["client"])
             case "drain":
                 return await draining.begin(fleet, node, leave=told.get("exit", False))
             case "undrain":

@@ -6,7 +6,6 @@ JSON, CSV or plain text only: an HTML page from graphite would count as a page o
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 from typing import Any, Final
@@ -32,9 +31,7 @@ class Graphite:
     """One graphite server; `url` may contain user and password."""
 
     def __init__(self, url: str, connect_seconds: float) -> None:
-        given = URL(url)
-        self._base = given.with_user(None)
-        self._headers = _credentials(given)
+        self._base = URL(url)
         self._timeout = aiohttp.ClientTimeout(total=SECONDS, connect=connect_seconds)
 
     async def rate(self, target: str, interval_seconds: int) -> str:
@@ -78,19 +75,11 @@ class Graphite:
 
     async def _ask(self, url: URL) -> tuple[int, str, bytes]:
         async with (
-            aiohttp.ClientSession(timeout=self._timeout, headers=self._headers) as session,
+            aiohttp.ClientSession(timeout=self._timeout) as session,
             session.get(url, allow_redirects=False) as response,
         ):
             body = await collected(response.content.iter_chunked(1 << 16), ANSWER_BYTES_MAX)
             return response.status, response.content_type, body
-
-
-def _credentials(url: URL) -> dict[str, str]:
-    """The Basic auth header for a URL's user and password; empty if it has no user."""
-    if not url.user:
-        return {}
-    shown = base64.b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
-    return {"Authorization": f"Basic {shown}"}
 
 
 def _first_point(found: Any) -> float | None:

@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
-from sparq.cluster.figures import SeekResult, seek_result
+from sparq.cluster.figures import SeekResult, checked
 from sparq.cluster.fleet import Fleet, Node, UnknownNode
 from sparq.cluster.messages import Count, Message, NodePage, node_message, node_page, ns_of
 from sparq.cluster.upstream import NO_ROUTE, UpstreamError
@@ -706,7 +706,7 @@ async def seek_preview(
             raise UpstreamError(node.address, why, 404, NO_ROUTE)
         wanted = {"topic": topic, "channel": channel, "to": to, "dry_run": "true"}
         landing = await fleet.post(node, "/channel/seek", **wanted)
-        result = seek_result(landing)
+        result = checked(landing, SeekResult)
         return {"node": node.address, **landing}, result
 
     landings = await answers.query(ask)

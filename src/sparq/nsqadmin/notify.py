@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
 import logging
@@ -27,7 +26,6 @@ from sparq.daemon.options import public
 
 WAITING_MAX: Final = 1000
 ANSWER_BYTES_MAX: Final = 65_536
-BASIC: Final = "basic "
 FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
 logger = logging.getLogger(__name__)
@@ -129,14 +127,10 @@ class Notifier:
 
 def basic_user(authorization: str) -> str:
     """The user name of Basic auth; "" if there is none."""
-    if not authorization.lower().startswith(BASIC):
-        return ""
     try:
-        text = base64.b64decode(authorization[len(BASIC) :].strip(), validate=True).decode()
+        return str(aiohttp.BasicAuth.decode(authorization, "utf-8").login)
     except ValueError:
         return ""
-    user, colon, _ = text.partition(":")
-    return user if colon else ""
 
 
 def url_of(request: web.BaseRequest) -> str:

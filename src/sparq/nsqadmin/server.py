@@ -162,19 +162,15 @@ def exposition(services: Services) -> Content:
     """`/metrics`: the load that nsqadmin puts on its daemons (docs/monitoring.md)."""
     build = Family("nsqadmin_build_info", "gauge", "Build information, always 1")
     build.add(1, labels(version=NSQ_VERSION, sparq_version=sparq_version()))
-    calls = Family(
-        "nsqadmin_upstream_requests_total", "counter", "Requests to nsqds and nsqlookupds"
-    )
-    calls.add(services.upstream.calls)
-    failures = Family(
-        "nsqadmin_upstream_failures_total",
-        "counter",
-        "Requests to nsqds and nsqlookupds that failed",
-    )
-    failures.add(services.upstream.failures)
-    rounds = Family("nsqadmin_watch_rounds_total", "counter", "Rounds of fetching all figures")
-    rounds.add(services.watch.rounds)
-    text = "".join(family.text() for family in (build, calls, failures, rounds))
+    text, upstream = build.text(), services.upstream
+    for name, help_text, count in (
+        ("upstream_requests", "Requests to nsqds and nsqlookupds", upstream.calls),
+        ("upstream_failures", "Requests to nsqds and nsqlookupds that failed", upstream.failures),
+        ("watch_rounds", "Rounds of fetching all figures", services.watch.rounds),
+    ):
+        family = Family(f"nsqadmin_{name}_total", "counter", help_text)
+        family.add(count)
+        text += family.text()
     return Content(text.encode() + generate_latest(REGISTRY), CONTENT_TYPE)
 
 

@@ -32,10 +32,11 @@ from sparq.daemon.address import peer_text
 from sparq.nsqlookupd.guard import Guard
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.registry import RegisteredNsqd, Registry
+from sparq.protocol.address import bare_host
 from sparq.protocol.go_json import to_bytes
 from sparq.protocol.instant import Instant
 from sparq.protocol.lookup import KNOWS_DRAIN
-from sparq.protocol.names import bare_host, is_valid_name, quote
+from sparq.protocol.names import is_valid_name, quote
 
 MAGIC = b"  V1"
 MAGIC_SECONDS = 60.0

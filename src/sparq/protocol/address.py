@@ -49,6 +49,11 @@ def parse_address(text: str) -> Address:
     return Address(plain, int(port))
 
 
+def bare_host(host: str) -> str:
+    """Return a host without the brackets that an IPv6 address has only in front of a port."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") and ":" in host else host
+
+
 def lookupd_url(text: str) -> str:
     """The URL of a daemon's HTTP server, given as ``host:port`` or as a URL.
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
-from sparq.protocol.address import Address, lookupd_url, parse_address
-from sparq.protocol.names import bare_host, is_valid_name
+from sparq.protocol.address import Address, bare_host, lookupd_url, parse_address
+from sparq.protocol.names import is_valid_name
 
 ANSWER_BYTES_MAX: Final = 16 << 20
 """Maximum answer size: ``/nodes`` of 1,000 nsqds, 400 topics each of 30 characters, is 15 MiB."""

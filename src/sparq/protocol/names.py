@@ -122,8 +122,3 @@ def _quoted_character(character: str) -> str:
 def one_line(text: str, length_max: int = SHOWN_MAX) -> str:
     """Make a peer's text safe to print: cut, and with blanks for non-printable characters."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:length_max])
-
-
-def bare_host(host: str) -> str:
-    """Return a host without the brackets that an IPv6 address has only in front of a port."""
-    return host[1:-1] if host.startswith("[") and host.endswith("]") and ":" in host else host

@@ -17,8 +17,8 @@ from tests.support.servers import spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import wait_for
 
 SPARQ = f"{Path(sparq.__file__).parent}/"
-FILES_MAX = 17
-CALLS_MAX = 200
+FILES_MAX = 12
+CALLS_MAX = 150
 
 # Only the handler's task and the tasks that it starts count, not the rounds of the watch.
 TRACED: ContextVar[bool] = ContextVar("traced", default=False)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -164,22 +165,22 @@ def _has_state(state: NodeState) -> Callable[[NodeRow], bool]:
     return lambda node: node.state == state and not node.was_drained
 
 
-def _waiting(node: NodeRow) -> float:
-    return node.waiting
-
-
 BY_STATE: Final = "/nodes?sort=state"
+STATES: Final[tuple[tuple[NodeState, Level], ...]] = (
+    *(("gone", "bad"), ("silent", "warn"), ("unregistered", "warn")),
+)
 NODES: Final = (
-    Kind("gone", "bad", _has_state("gone"), _of_state, "nodes are gone", BY_STATE, _waiting),
-    Kind("silent", "warn", _has_state("silent"), _of_state, "nodes are silent", BY_STATE, _waiting),
-    Kind(
-        "unregistered",
-        "warn",
-        _has_state("unregistered"),
-        _of_state,
-        "nodes are unregistered",
-        BY_STATE,
-        _waiting,
+    *(
+        Kind(
+            state,
+            level,
+            _has_state(state),
+            _of_state,
+            f"nodes are {state}",
+            BY_STATE,
+            attrgetter("waiting"),
+        )
+        for state, level in STATES
     ),
     Kind(
         "drained",
@@ -226,10 +227,6 @@ def _grows(row: ChannelRow) -> bool:
     return growth >= GROWTH_MIN and growth * 60 >= GROWN_MIN * row.depth
 
 
-def _is_alone(row: ChannelRow) -> bool:
-    return row.state == "no consumers" and row.depth > 0
-
-
 def _stuck(row: ChannelRow, _: float) -> str:
     who = count(row.clients, "consumer") if row.clients else "a range reader"
     has = "have" if row.clients > 1 else "has"
@@ -257,10 +254,6 @@ def _behind(row: ChannelRow, _: float) -> str:
     return f"is behind by {duration(row.lag_seconds or 0)}, {_wait(row.depth)}{until}"
 
 
-def _depth(row: ChannelRow) -> float:
-    return row.depth
-
-
 BY_CHANNEL: Final = "/topics?view=channels&state="
 CHANNELS: Final = (
     Kind(
@@ -275,20 +268,20 @@ CHANNELS: Final = (
     Kind(
         "no-consumers",
         "bad",
-        lambda row: _is_alone(row) and _grows(row),
+        lambda row: row.state == "no consumers" and row.depth > 0 and _grows(row),
         _alone,
         "channels have no consumers and grow",
         f"{BY_CHANNEL}no+consumers",
-        _depth,
+        attrgetter("depth"),
     ),
     Kind(
         "no-consumers-idle",
         "warn",
-        lambda row: _is_alone(row) and not _grows(row),
+        lambda row: row.state == "no consumers" and row.depth > 0 and not _grows(row),
         _alone,
         "channels with messages have no consumers",
         f"{BY_CHANNEL}no+consumers",
-        _depth,
+        attrgetter("depth"),
     ),
     Kind(
         "growing",
@@ -315,7 +308,7 @@ CHANNELS: Final = (
         lambda row, _: f"is paused; {_wait(row.depth)}",
         "channels are paused",
         f"{BY_CHANNEL}paused",
-        _depth,
+        attrgetter("depth"),
     ),
 )
 

@@ -26,7 +26,7 @@ from msgspec import to_builtins
 from sparq.cluster import actions, draining
 from sparq.cluster.actions import Report
 from sparq.cluster.draining import DrainProgress
-from sparq.cluster.figures import seek_result
+from sparq.cluster.figures import SeekResult, checked
 from sparq.cluster.fleet import Fleet, Node, UnknownNode
 from sparq.cluster.upstream import UpstreamError
 from sparq.options.units import SECOND
@@ -207,7 +207,7 @@ async def seek(job: Job) -> int:
                 "waiting": landed.waiting,
                 "oldest_time": landed.oldest_time,
             }
-            for one, landed in ((one, seek_result(one.answer)) for one in report.done)
+            for one, landed in ((one, checked(one.answer, SeekResult)) for one in report.done)
         ]
         return report, rows
 
