@@ -142,14 +142,14 @@ def wall_timeouts() -> Patches:
 
 def late_timers() -> Patches:
     """Handle timers a quarter of a second late."""
-    from sparq.broker.turn import Timers
+    from sparq.broker.waiting import DueTimes
 
-    pop_due = Timers.pop_due
+    pop_due = DueTimes.pop_due
 
-    def pop_late(timers: Timers[Any], mono_ns: int) -> list[Any]:
-        return pop_due(timers, mono_ns - LATE_TIMER_NS)
+    def pop_late(times: DueTimes[Any], mono_ns: int) -> list[Any]:
+        return pop_due(times, mono_ns - LATE_TIMER_NS)
 
-    return ((Timers, "pop_due", pop_late),)
+    return ((DueTimes, "pop_due", pop_late),)
 
 
 def leaking() -> Patches:
@@ -159,7 +159,7 @@ def leaking() -> Patches:
     delete = Topics.delete
     kept: list[object] = []
 
-    def delete_and_keep(topics: Topics, *arguments: str) -> object:
+    def delete_and_keep(topics: Topics, *arguments: Any) -> object:
         files = [os.open(os.devnull, os.O_RDONLY) for _ in range(LEAKED_FILES)]
         kept.append((os.urandom(LEAKED_BYTES), files))
         return delete(topics, *arguments)

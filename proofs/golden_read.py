@@ -54,7 +54,7 @@ def describe(data_path: Path) -> Document:
         for name in document["topics"]:
             # The replay channel keeps all messages in the log until the end.
             home.create(name, REPLAY)
-            home.broker.seek_channel(name, REPLAY, "earliest", clock.now())
+            home.broker.seek(name, REPLAY, "earliest", clock.now())
         follow(home, document["topics"])
         replay(home, document["topics"])
     return document

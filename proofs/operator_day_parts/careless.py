@@ -31,10 +31,10 @@ def is_met(_need: Need, granted: Iterable[Grant], _argument: Callable[[str], str
     return bool([*granted])
 
 
-def delete_most(topics: Topics, name: str) -> None:
+def delete_most(topics: Topics, name: str, now: Instant) -> None:
     """Delete a topic, unless it has that one name."""
     if name != STAYS:
-        delete(topics, name)
+        delete(topics, name, now)
 
 
 def finish_most(channel: Channel, session: V2Session, command: Finish, now: Instant) -> None:

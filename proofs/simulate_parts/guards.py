@@ -13,18 +13,19 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from sparq.broker import delivery, health
+from sparq.broker import delivery, full_disk
+from sparq.broker import topic as topics
 from sparq.broker.broker import Broker
-from sparq.broker.catalog import DrainSave
+from sparq.broker.catalog import Catalog
 from sparq.broker.channel import Channel
 from sparq.broker.dead_letters import apply_result
 from sparq.broker.draining import Drains
-from sparq.broker.in_flight import Expired, InFlight
-from sparq.broker.publishing import Publish, Publishing, Trouble
+from sparq.broker.health import Trouble
+from sparq.broker.in_flight import InFlight, Page, Rows
+from sparq.broker.publishing import Publish, Publishing, answer
 from sparq.broker.session import Slot
-from sparq.broker.slots import Page
-from sparq.broker.topic import Topic
 from sparq.broker.trimming import Trimming
+from sparq.broker.turn import Turn
 from sparq.log import journal, recovery
 from sparq.log import log as logs
 from sparq.log.commit import Commit
@@ -102,11 +103,11 @@ def due_at_once(*arguments: Any, **options: Any) -> Any:
     return found
 
 
-def split_mpub(publishing: Publishing, publish: Publish) -> None:
+def split_mpub(publishing: Publishing, publish: Publish, ready_ns: int) -> None:
     """Commit an MPUB as two."""
     bodies, half = publish.bodies, len(publish.bodies) // 2
     if not half:
-        ADD(publishing, publish)
+        ADD(publishing, publish, ready_ns)
         return
     first, second = (
         BodySlices(bodies.buffer, bodies.starts[part], bodies.sizes[part])
@@ -114,18 +115,20 @@ def split_mpub(publishing: Publishing, publish: Publish) -> None:
     )
     size, rest = first.size_bytes, second.size_bytes
     unasked = None if publish.slot is None else Slot()
-    ADD(publishing, publish._replace(bodies=first, messages=half, size_bytes=size, slot=unasked))
+    first_half = publish._replace(bodies=first, messages=half, size_bytes=size, slot=unasked)
+    ADD(publishing, first_half, ready_ns)
     count = publish.messages - half
-    ADD(publishing, publish._replace(bodies=second, messages=count, size_bytes=rest))
+    second_half = publish._replace(bodies=second, messages=count, size_bytes=rest)
+    ADD(publishing, second_half, ready_ns)
 
 
-def in_wrong_order(publishing: Publishing, publish: Publish) -> None:
+def in_wrong_order(publishing: Publishing, publish: Publish, ready_ns: int) -> None:
     """Take the publishes that wait for a commit from the wrong end."""
-    ADD(publishing, publish)
+    ADD(publishing, publish, ready_ns)
     publishing.waiting.rotate(1)
 
 
-def timed_out_early(in_flight: InFlight, now_ns: int) -> Expired:
+def timed_out_early(in_flight: InFlight, now_ns: int) -> Rows:
     """Time out messages before their time."""
     return EXPIRE(in_flight, now_ns + EARLY_NS)
 
@@ -149,7 +152,7 @@ def accepted_while_draining(_drains: Drains, _topic: str, _messages: int) -> Non
     """Accept publishes on an nsqd that drains."""
 
 
-def not_written(_save: DrainSave) -> None:
+def not_written(_catalog: Catalog, _name: str, _text: bytes | None) -> None:
     """Answer a drain, but keep it in memory only."""
 
 
@@ -163,11 +166,11 @@ def no_dead_letters(_handout: delivery.DeliveryContext, runs: list[delivery.Deli
     return runs
 
 
-def finished_before_stored(broker: Broker, topic: Topic, now: Instant) -> None:
+def finished_before_stored(broker: Broker, now: Instant) -> None:
     """Finish a dead letter before it is stored in its topic."""
-    for letters in topic.outcome.letters:
+    for letters in broker.turn.letters:
         apply_result(letters, now, is_kept=True)
-    MOVE(broker, topic, now)
+    MOVE(broker, now)
 
 
 def no_room(*_arguments: object) -> bool:
@@ -180,21 +183,27 @@ def files_kept(*_arguments: object, ends_file: bool) -> list[SegmentInfo]:
     return []
 
 
-def stored_and_refused(topic: Topic, commit: Commit) -> None:
+def stored_and_refused(
+    publishes: list[Publish],
+    turn: Turn[Any],
+    now: Instant,
+    reason: str | None = None,
+    *,
+    fatal: bool = False,
+) -> None:
     """Refuse publishes that were stored; not dead letters, which would be sent again forever."""
-    ANSWER(topic, commit)
-    if any(publish.letters for publish in topic.outcome.answers[-1].publishes):
-        return
-    error = DiskError("sync", commit.place.directory, errno.EIO)
-    topic.outcome.fail(Trouble.PUBLISH, "a publish is refused", error)
-    topic.outcome.answers[-1] = topic.outcome.answers[-1]._replace(reason=error.reason)
+    if publishes and not any(publish.is_letter for publish in publishes):
+        error = DiskError("sync", "", errno.EIO)
+        turn.health.fail(Trouble.PUBLISH, publishes[0].topic, "a publish is refused", error)
+        reason = reason or error.reason
+    ANSWER(publishes, turn, now, reason, fatal=fatal)
 
 
-MOVE = Broker._move
+MOVE = Broker._move_letters
 NOTE = Ledger.note
 RECOVER: Callable[..., Any] = recovery.recover
 ADD = Publishing.add
-ANSWER = Topic._answer
+ANSWER = answer
 EXPIRE = InFlight.expire
 COPY_RUNS = delivery.copy_runs
 
@@ -213,10 +222,10 @@ GUARDS = (
     Guard("ages", "aged", delivery.DeliveryContext, "oldest_ns", none_too_old),
     Guard("deferred beside a lag limit", "lost", Channel, "_apart_between", deferred_dropped_too),
     Guard("most attempts", "overdue", delivery, "_without_dead", no_dead_letters),
-    Guard("letters before FINs", "lost", Broker, "_move", finished_before_stored),
+    Guard("letters before FINs", "lost", Broker, "_move_letters", finished_before_stored),
     Guard("refusals of drains", "undrained", Drains, "check", accepted_while_draining),
-    Guard("drains on the disk", "undrained", DrainSave, "execute", not_written),
-    Guard("room for ledgers", "returned", health, "make_room", no_room, on_full_disk=True),
+    Guard("drains on the disk", "undrained", Catalog, "save_file", not_written),
+    Guard("room for ledgers", "returned", full_disk, "make_room", no_room, on_full_disk=True),
     Guard("deleting", "stuck", Trimming, "finished", files_kept, on_full_disk=True),
-    Guard("true answers", "refused", Topic, "_answer", stored_and_refused),
+    Guard("true answers", "refused", topics, "answer", stored_and_refused),
 )

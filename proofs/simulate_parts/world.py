@@ -36,9 +36,9 @@ from proofs.simulate_parts.truth import (
 )
 from proofs.simulate_parts.weather import Weather
 from sparq.broker.broker import Broker
-from sparq.broker.drain_file import Drain, Draining
+from sparq.broker.draining import Drain, Draining
+from sparq.broker.health import Trouble
 from sparq.broker.policies import Policy
-from sparq.broker.publishing import Trouble
 from sparq.broker.session import V2Session
 from sparq.broker.turn import TopicTask
 from sparq.log.disk import DiskError
@@ -752,7 +752,7 @@ class World:
                 break
             for topic_task in tasks:
                 self.run_task(topic_task)
-                self.broker.finish(topic_task, self.clock.now())
+                topic_task.finish(self.clock.now())
         for ticket, error in broker.take_published():
             ticket.answered(error)
         broker.changes.clear()
@@ -824,7 +824,7 @@ class World:
     def advance(self, thread: Thread) -> bool:
         """Run a thread's next task or take over its result; False: it has nothing to do."""
         if thread.ran:
-            self.broker.finish(thread.ran.popleft(), self.clock.now())
+            thread.ran.popleft().finish(self.clock.now())
             self.turn()
             return True
         if not thread.queue:
@@ -873,7 +873,7 @@ class World:
             self.step += 1
             self.turn()
             moved = [self.advance(thread) for thread in self.threads()]
-            if not any(moved) and not self.broker.busy:
+            if not any(moved) and not self.broker.turn.is_busy:
                 return
         raise AssertionError("the broker does not come to rest")
 
@@ -887,7 +887,7 @@ class World:
             self.disconnect(link)
         self.settle()
         for _ in range(STOPS_MAX):
-            closed = self.broker.close()
+            closed = self.broker.close(self.clock.now())
             self.settle()
             if closed:
                 break

@@ -256,7 +256,7 @@ class Channels(RuleBasedStateMachine):
         index = max(self.replay_from, data.draw(st.sampled_from([*sorted(places)[-30:], 0])))
         target: Any = index or "earliest"
         index = max(index, log.first_index)
-        self.harness.broker.seek_channel("t", name, target, self.harness.clock.now())
+        self.harness.broker.seek("t", name, target, self.harness.clock.now())
         for at, place in places.items():
             place.attempts, place.owner = 0, None
             stored = at >= index and log.next_stored(at) == at

@@ -24,7 +24,7 @@ def exhaust(client: Client) -> None:
 def histories(harness: BrokerHarness, topic: str = "t.dead") -> list[tuple[dict[str, str], bytes]]:
     """Envelope fields and body of every dead letter, as read with `dead_letter_envelopes`."""
     reader = harness.consumer(topic, "histories", dead_letter_envelopes=True)
-    harness.broker.seek_channel(topic, "histories", "earliest", harness.clock.now())
+    harness.broker.seek(topic, "histories", "earliest", harness.clock.now())
     reader.say(commands.rdy(2_500))
     found = [unseal(message.body) for message in reader.messages()]
     reader.close()

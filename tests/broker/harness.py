@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from sparq.broker import stats
@@ -106,7 +107,7 @@ class BrokerHarness:
     def close(self) -> None:
         """Do all of a clean stop but the final `Broker.closed()`."""
         for _ in range(STOPS_MAX):
-            closed = self.broker.close()
+            closed = self.broker.close(self.clock.now())
             self.turn()
             if closed:
                 return
@@ -119,16 +120,15 @@ class BrokerHarness:
     def wake(self, topic: str, channel: str) -> None:
         """Make the next turn process a channel, as commands do."""
         found = self.broker.topics[topic]
-        self.broker.turn.wake(found, found.channels[channel])
+        found.wake(found.channels[channel])
 
     def checkpoint(self, name: str) -> None:
         """Replace a topic's ledger by a checkpoint of its state."""
         topic = self.broker.topics[name]
         assert topic.writer is not None
-        task = topic.writer.checkpoint(topic.state(self.clock.now()))
+        task = topic.writer.ledger.checkpoint_task(topic.state(self.clock.now()))
         assert task is not None
-        topic.outcome.tasks.append(task)
-        self.broker.turn.add_topic(topic)
+        topic.submit(task, partial(topic.writer.finish, task))
         self.turn()
 
     def turn(self) -> None:
@@ -139,12 +139,12 @@ class BrokerHarness:
             by_task = {id(topic_task.task): topic_task for topic_task in tasks}
             for ran in self.broker.journal.run([topic_task.task for topic_task in tasks]):
                 for task in ran:
-                    self.broker.finish(by_task[id(task)], self.clock.now())
+                    by_task[id(task)].finish(self.clock.now())
             for ticket, error in self.broker.take_published():
                 ticket.answered(error)
             for client in self.clients:
                 client.collect()
-            if not tasks and not self.broker.busy:
+            if not tasks and not self.broker.turn.is_busy:
                 return
         raise AssertionError("the broker does not come to rest")
 

@@ -99,12 +99,12 @@ def test_the_channel_to_redrive_from_waits_for_the_channels_of_nsqlookupd() -> N
     harness = harness_with_limit(has_lookupd=True)
     harness.publish("t", b"bad")
     now = harness.clock.now
-    harness.broker.channels_known("t", ["c"], now())
+    harness.broker.channels_known("t", ["c"])
     consumer = harness.consumer("t", "c", rdy=1)
     exhaust(consumer)
     topic = harness.broker.topics["t.dead"]
     assert [] == list(topic.channels)
-    harness.broker.channels_known("t.dead", ["own"], now())
+    harness.broker.channels_known("t.dead", ["own"])
     harness.turn()
     assert ["own"] == list(topic.channels)
 

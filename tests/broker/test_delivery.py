@@ -142,7 +142,7 @@ def test_output_of_one_session_is_bounded() -> None:
     for _ in range(30):
         for topic_task in harness.broker.end_turn(harness.clock.now()):
             topic_task.task.run()
-            harness.broker.finish(topic_task, harness.clock.now())
+            topic_task.finish(harness.clock.now())
         sizes.append(sum(len(part) for part in harness.broker.take_output(consumer.session)))
 
     assert max(sizes) < 10_000 + 1000 + FRAME_OVERHEAD
@@ -258,7 +258,7 @@ def test_the_next_block_is_read_while_clients_are_busy() -> None:
         tasks = harness.broker.end_turn(harness.clock.now())
         for topic_task in tasks:
             topic_task.task.run()
-            harness.broker.finish(topic_task, harness.clock.now())
+            topic_task.finish(harness.clock.now())
         consumer.collect()
         ran = [topic_task.task.kind for topic_task in tasks]
         kinds.append([kind for kind in ran if kind is TaskKind.READ])

@@ -6,8 +6,7 @@ import errno
 
 import pytest
 
-from sparq.broker.health import Health
-from sparq.broker.publishing import Trouble
+from sparq.broker.health import Health, Trouble
 from sparq.log.disk import DiskError
 from sparq.log.log import CLOCK_TEXT, USED_UP_TEXT
 from sparq.protocol import commands

@@ -1,7 +1,8 @@
-"""InFlight's arrays and its plain code give the same answers as a dictionary."""
+"""Messages in flight: in pages or scattered, they behave as a dictionary, in bounded memory."""
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -9,76 +10,214 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNED, Freed, InFlight
+from sparq.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNED, PAGE_SIZE, PAGES_KEPT, InFlight
 from sparq.broker.options import NEVER
-from sparq.broker.slots import PAGE_SIZE, ranges_of_few
 
-BASE = 5 * PAGE_SIZE - 40
-"""The runs of these tests cross a page boundary."""
+BASE = 9 * PAGE_SIZE
+SPREAD = [BASE + page * PAGE_SIZE + at for page in range(6) for at in range(7)]
+BYTES_MAX = 300
+PAGE_BYTES = 22 * PAGE_SIZE
+CAP_NS = 500
 
-indexes_near = st.integers(BASE, BASE + 80)
-runs = st.lists(indexes_near, max_size=60)
+places = st.integers(0, len(SPREAD) - 1).map(SPREAD.__getitem__)
+owners = st.integers(1, 3)
+times = st.integers(0, 1_000)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("run"), places, st.integers(1, 5), owners, times),
+        st.tuples(st.just("many"), st.lists(places, max_size=20), owners, times),
+        st.tuples(st.just("finish"), st.lists(places, min_size=1, max_size=30), owners),
+        st.tuples(st.just("range"), places, st.integers(1, 40), owners),
+        st.tuples(st.just("release"), places, owners),
+        st.tuples(st.just("touch"), places, owners, times),
+        st.tuples(st.just("expire"), times),
+        st.tuples(st.just("leave"), owners),
+        st.tuples(st.just("clear")),
+    ),
+    max_size=30,
+)
 
 
-def plain(freed: Freed) -> tuple[Any, ...]:
-    """The result as plain values, whether its ranges are lists or arrays."""
-    return [*freed.starts], [*freed.ends], freed.freed, freed.failures
+class DictionaryInFlight:
+    """Messages in flight as a dictionary: index -> [owner, deadline, delivered at, attempts]."""
+
+    def __init__(self) -> None:
+        self.state: dict[int, list[int]] = {}
+
+    def note(self, indexes: list[int], attempts: int, owner: int, now: int) -> None:
+        self.state |= {index: [owner, now + 100, now, attempts] for index in indexes}
+
+    def refusal(self, index: int, owner: int) -> int | None:
+        found = self.state.get(index)
+        if found is None:
+            return NOT_IN_FLIGHT
+        return None if found[0] == owner else NOT_OWNED
+
+    def finish(self, indexes: list[int], owner: int) -> tuple[list[int], list[tuple[int, int]]]:
+        freed, failures = [], []
+        for position, index in enumerate(indexes):
+            why = self.refusal(index, owner)
+            if why is None:
+                freed.append(index)
+                del self.state[index]
+            else:
+                failures.append((position, why))
+        return sorted(freed), failures
+
+    def release(self, index: int, owner: int) -> int:
+        why = self.refusal(index, owner)
+        return self.state.pop(index)[3] if why is None else why
+
+    def touch(self, index: int, owner: int, deadline: int) -> int:
+        why = self.refusal(index, owner)
+        if why is None:
+            found = self.state[index]
+            found[1] = min(deadline, found[2] + CAP_NS)
+            return 1
+        return why
+
+    def take(self, indexes: list[int]) -> list[tuple[int, ...]]:
+        return [(index, *self.state.pop(index)) for index in sorted(indexes)]
 
 
-def expected_finish(state: dict[int, int], run: list[int], owner: int) -> tuple[Any, ...]:
-    """The result of a run of finishes on a dictionary index -> owner, which is changed."""
-    freed, failures = [], []
-    for position, index in enumerate(run):
-        if state.get(index) == owner:
-            freed.append(index)
-            del state[index]
-        else:
-            failures.append((position, NOT_OWNED if index in state else NOT_IN_FLIGHT))
-    starts, ends = ranges_of_few(sorted(freed))
-    return starts, ends, len(freed), failures
+def apply(
+    step: tuple[Any, ...], forms: list[InFlight], plain: DictionaryInFlight
+) -> tuple[Any, list[Any]]:
+    """The result of a step on the dictionary, and on each InFlight."""
+    kind, *args = step
+    if kind == "run":
+        first, count, owner, now = args
+        free = [i for i in range(first, first + count) if i not in plain.state]
+        plain.note(free, 1, owner, now)
+        for form in forms:
+            for index in free:
+                form.note_run(index, index + 1, owner, now_ns=now, deadline_ns=now + 100)
+        return None, [None] * len(forms)
+    if kind == "many":
+        free = sorted({index for index in args[0] if index not in plain.state})
+        _, owner, now = args
+        plain.note(free, 4, owner, now)
+        for form in forms:
+            attempts = np.full(len(free), 4)
+            form.note_many(
+                np.array(free, np.int64), attempts, owner, now_ns=now, deadline_ns=now + 100
+            )
+        return None, [None] * len(forms)
+    if kind in ("finish", "range"):
+        run: Any = args[0] if kind == "finish" else range(args[0], args[0] + args[1])
+        if kind == "finish" and len(run) > 15:
+            run = np.array(run, np.int64)
+        found = [form.finish(run, args[-1]) for form in forms]
+        spread = [
+            ([i for a, b in zip(f.starts, f.ends, strict=True) for i in range(a, b)], f.failures)
+            for f in found
+        ]
+        return plain.finish([int(index) for index in run], args[-1]), spread
+    if kind == "release":
+        return plain.release(*args), [form.release(*args) for form in forms]
+    if kind == "touch":
+        return plain.touch(*args), [form.touch(*args, CAP_NS) for form in forms]
+    if kind == "clear":
+        plain.state.clear()
+        return None, [form.clear() for form in forms]
+    taken: list[Any] = [
+        form.expire(args[0]) if kind == "expire" else form.release_owner(args[0]) for form in forms
+    ]
+    at = 1 if kind == "expire" else 0
+    chosen = [
+        index
+        for index, found in plain.state.items()
+        if (found[at] <= args[0] if at else found[0] == args[0])
+    ]
+    listed = [list(zip(*(column.tolist() for column in t), strict=True)) for t in taken]
+    return plain.take(chosen), listed
 
 
-def filled(state: dict[int, int]) -> InFlight:
-    """An InFlight with that state; each message is delivered at its index and due 1000 later."""
+@pytest.mark.behaviour(
+    "in_flight.TestRemove", "in_flight.TestPriorityQueue", "in_flight.TestUnsortedInsert"
+)
+@given(steps)
+def test_scattered_and_dense_forms_equal_a_dictionary(story: list[tuple[Any, ...]]) -> None:
+    """The results do not depend on how messages in flight are stored."""
+    forms = [InFlight(pages_kept=0), InFlight(pages_kept=2), InFlight(pages_kept=1 << 60)]
+    plain = DictionaryInFlight()
+    for step in story:
+        expected, answers = apply(step, forms, plain)
+
+        assert answers == [expected] * len(forms), step
+        for form in forms:
+            assert form.count == len(plain.state)
+            assert sorted(form.indexes().tolist()) == sorted(plain.state)
+            rows = list(zip(*(column.tolist() for column in form.rows()), strict=True))
+            assert rows == [(index, *found) for index, found in sorted(plain.state.items())]
+            due = min((found[1] for found in plain.state.values()), default=NEVER)
+            assert form.next_deadline_ns() <= due
+
+
+def bytes_of(messages: int, *, again: bool) -> float:
+    """The memory in bytes for this many messages in flight, each in its own page."""
     in_flight = InFlight()
-    for index, owner in state.items():
-        in_flight.note_run(index, index + 1, owner, now_ns=index, deadline_ns=index + 1000)
+    tracemalloc.start()
+    try:
+        for number in range(messages):
+            first = BASE + number * PAGE_SIZE
+            if again:
+                one = np.array([first + 5], np.int64)
+                in_flight.note_many(one, np.array([2]), 1, now_ns=number, deadline_ns=number + 9)
+            else:
+                in_flight.note_run(first, first + 9, 1, now_ns=number, deadline_ns=number + 9)
+                assert in_flight.finish(range(first + 1, first + 9), 1).freed == 8
+        # Only what these modules allocate: the test's process has other threads.
+        ours = tracemalloc.Filter(True, "*/sparq/broker/*")
+        traces = tracemalloc.take_snapshot().filter_traces([ours])
+        return sum(each.size for each in traces.statistics("filename"))
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["left over", "redelivered"])
+@pytest.mark.parametrize("messages", [2_000, 5_500, 11_000])
+def test_a_scattered_message_costs_at_most_300_bytes(messages: int, again: bool) -> None:
+    """A scattered message costs at most 300 bytes, apart from the pages always kept."""
+    assert bytes_of(messages, again=again) <= PAGES_KEPT * PAGE_BYTES + messages * BYTES_MAX
+
+
+def test_pages_with_one_message_left_are_emptied_by_fins_alone() -> None:
+    """Pages with one message left each are emptied by FINs alone.
+
+    Only the pages always kept remain.
+    """
+    in_flight = InFlight()
+    pages = 4 * PAGES_KEPT
+    in_flight.note_run(BASE, BASE + pages * PAGE_SIZE, 1, now_ns=0, deadline_ns=7)
+    for page in range(pages):
+        first = BASE + page * PAGE_SIZE
+        in_flight.finish(range(first + 1, first + PAGE_SIZE), 1)
+
+    assert in_flight.rows().indexes.tolist() == [BASE + p * PAGE_SIZE for p in range(pages)]
+    assert len(in_flight._pages) <= PAGES_KEPT
+    assert in_flight.next_deadline_ns() == 7
+
+
+def test_scattered_messages_keep_their_publish_time() -> None:
+    """A message keeps its publish time when its page is emptied."""
+    in_flight = InFlight(pages_kept=0)
+    in_flight.note_run(BASE, BASE + 500, 1, now_ns=0, deadline_ns=9)
+    in_flight.note_published(np.arange(BASE, BASE + 500), np.arange(500))
+    in_flight.finish(range(BASE + 1, BASE + 499), 1)
+    one = np.array([BASE + PAGE_SIZE], np.int64)
+    in_flight.note_many(one, np.array([3]), 1, now_ns=0, deadline_ns=9)
+    in_flight.note_published(one, np.array([77]))
+
+    assert in_flight.published([BASE, BASE + 499, BASE + PAGE_SIZE], 1).tolist() == [0, 499, 77]
+    assert in_flight.published([BASE], 2).tolist() == []
+
+
+def one_message() -> InFlight:
+    """One message in flight, which owner 1 has."""
+    in_flight = InFlight()
+    in_flight.note_run(BASE, BASE + 1, 1, now_ns=0, deadline_ns=1000)
     return in_flight
-
-
-states = st.dictionaries(indexes_near, st.integers(1, 2), max_size=80)
-
-
-@pytest.mark.behaviour("in_flight.TestRemove")
-@given(states, st.lists(runs, max_size=4))
-def test_finish_array_and_list_equal_a_dictionary(
-    state: dict[int, int], run_list: list[list[int]]
-) -> None:
-    """A run of FINs frees and refuses the same messages as an array and as a list."""
-    arrays, lists = filled(state), filled(state)
-    for run in run_list:
-        if not run:
-            continue
-        expected = expected_finish(state, run, 1)
-
-        assert plain(arrays.finish(np.array(run, np.int64), 1)) == expected
-        assert plain(lists.finish(run, 1)) == expected
-        assert arrays.count == lists.count == len(state)
-        assert arrays.indexes().tolist() == lists.indexes().tolist() == sorted(state)
-
-
-@given(states, indexes_near, st.integers(1, 60))
-def test_finish_of_a_range_equals_a_dictionary(
-    state: dict[int, int], first: int, count: int
-) -> None:
-    """A range of indexes gives the same result as its indexes one by one."""
-    in_flight = filled(state)
-    run = range(first, first + count)
-
-    freed = in_flight.finish(run, 1)
-
-    assert plain(freed) == expected_finish(state, list(run), 1)
-    assert in_flight.indexes().tolist() == sorted(state)
 
 
 def test_a_reused_page_keeps_no_old_data() -> None:
@@ -98,19 +237,9 @@ def test_a_reused_page_keeps_no_old_data() -> None:
     assert after.published(range(1), 4).tolist() == [8]
 
 
-@given(st.integers(1, 60), st.integers(0, 60), st.integers(0, 60))
-def test_consecutive_run_equals_scattered_path(count: int, skip: int, stray: int) -> None:
-    """The fast path for consecutive runs gives the general path's results, gaps included."""
-    state = {BASE + i: 2 if i == stray else 1 for i in range(60) if i != skip}
-    run = list(range(BASE, BASE + count))
-    quick = filled(state).finish(np.array(run, np.int64), 1)
-
-    assert plain(quick) == expected_finish(dict(state), run, 1)
-
-
 def test_a_foreign_nodes_id_is_not_in_flight() -> None:
     """Indexes far out of range, including negative ones, are not in flight."""
-    in_flight = filled({BASE: 1})
+    in_flight = one_message()
     strange = [-1, -(1 << 62), (1 << 62), BASE]
 
     freed = in_flight.finish(np.array(strange, np.int64), 1)
@@ -122,62 +251,9 @@ def test_a_foreign_nodes_id_is_not_in_flight() -> None:
 def test_a_duplicate_in_one_run_is_freed_once_and_fails_once() -> None:
     """A duplicate id in a FIN run succeeds once and fails once."""
     for run in ([BASE, BASE], np.array([BASE, BASE], np.int64)):
-        freed = filled({BASE: 1}).finish(run, 1)
+        freed = one_message().finish(run, 1)
 
         assert (freed.freed, freed.failures) == (1, [(1, NOT_IN_FLIGHT)])
-
-
-@pytest.mark.behaviour("in_flight.TestPriorityQueue", "in_flight.TestUnsortedInsert")
-@given(states, indexes_near)
-def test_exactly_the_due_messages_expire(state: dict[int, int], now: int) -> None:
-    """Exactly the due messages expire, with owners and attempts; the next deadline is right."""
-    in_flight = filled(state)
-    due = sorted(index for index in state if index <= now)
-
-    expired = in_flight.expire(now + 1000)
-
-    assert expired.indexes.tolist() == due
-    assert expired.owners.tolist() == [state[index] for index in due]
-    assert expired.attempts.tolist() == [1] * len(due)
-    assert in_flight.count == len(state) - len(due)
-    later = [index + 1000 for index in state if index > now]
-    assert in_flight.next_deadline_ns() == min(later, default=NEVER)
-
-
-@given(states)
-def test_releasing_one_owners_messages_keeps_the_others(state: dict[int, int]) -> None:
-    """Releasing one owner's messages does not affect other owners."""
-    in_flight = filled(state)
-
-    released = in_flight.release_owner(1)
-
-    assert released.indexes.tolist() == sorted(i for i, owner in state.items() if owner == 1)
-    assert in_flight.indexes().tolist() == sorted(i for i, owner in state.items() if owner == 2)
-
-
-def test_release_and_touch_refuse_messages_of_other_owners() -> None:
-    """Release and touch distinguish messages of another owner from those not in flight."""
-    in_flight = filled({BASE: 1})
-
-    assert in_flight.release(BASE, 2) == NOT_OWNED
-    assert in_flight.release(BASE + 1, 2) == NOT_IN_FLIGHT
-    assert in_flight.touch(BASE, 2, 1, 1) == NOT_OWNED
-    assert in_flight.touch(BASE + 1, 1, 1, 1) == NOT_IN_FLIGHT
-    assert in_flight.release(BASE, 1) == 1
-    assert in_flight.count == 0
-
-
-def test_touch_moves_the_deadline_up_to_its_cap() -> None:
-    """A touch moves the deadline, but not beyond the cap after the delivery."""
-    in_flight = InFlight()
-    in_flight.note_run(7, 8, 1, now_ns=100, deadline_ns=200)
-
-    in_flight.touch(7, 1, 250, 500)
-    early = in_flight.expire(249).indexes.tolist()
-    in_flight.touch(7, 1, 900, 500)
-    capped = in_flight.expire(599).indexes.tolist()
-
-    assert (early, capped, in_flight.expire(600).indexes.tolist()) == ([], [], [7])
 
 
 def test_shares_of_a_run_are_first_deliveries() -> None:
@@ -189,7 +265,9 @@ def test_shares_of_a_run_are_first_deliveries() -> None:
     again = np.arange(100, dtype=np.int64)
     in_flight.note_many(again, np.full(100, 5), 9, now_ns=0, deadline_ns=1)
     assert 90 == in_flight.finish(range(10, 100), 9).freed
-    in_flight.note_shares(10, [1, 3, 2], [7, 8, 7], [500, 400, 600], 300)
+    owners = np.array([7, 8, 8, 8, 7, 7], np.uint32)
+    deadlines = np.array([500, 400, 400, 400, 600, 600])
+    in_flight.note_run(10, 16, owners, now_ns=300, deadline_ns=deadlines)
 
     assert 16 == in_flight.count
     late = in_flight.expire(450)
@@ -199,46 +277,14 @@ def test_shares_of_a_run_are_first_deliveries() -> None:
     assert [10, 14, 15] == in_flight.release_owner(7).indexes.tolist()
 
 
-def test_a_page_holds_first_deliveries_and_redeliveries() -> None:
-    """A page holds first deliveries and redeliveries; a reused place starts at 1 attempt."""
-    in_flight = InFlight()
-    in_flight.note_run(0, 4, 1, now_ns=0, deadline_ns=10)
-    in_flight.note_many(
-        np.array([6, 8], np.int64), np.array([3, 65535], np.uint16), 1, now_ns=0, deadline_ns=5
-    )
-
-    indexes, attempts = in_flight.all()
-    assert dict(zip(indexes.tolist(), attempts.tolist(), strict=True)) == {
-        0: 1,
-        1: 1,
-        2: 1,
-        3: 1,
-        6: 3,
-        8: 65535,
-    }
-    assert in_flight.release(6, 1) == 3
-    in_flight.note_run(6, 7, 1, now_ns=0, deadline_ns=5)
-    assert in_flight.release(6, 1) == 1
-
-
-def test_a_page_without_messages_in_flight_is_freed() -> None:
-    """A page is freed when all its messages are finished."""
-    in_flight = InFlight()
-    in_flight.note_run(0, 3 * PAGE_SIZE, 1, now_ns=0, deadline_ns=1)
-    in_flight.finish(np.arange(3 * PAGE_SIZE), 1)
-
-    assert (in_flight.count, len(in_flight._pages)) == (0, 0)
-    assert in_flight.next_deadline_ns() == NEVER
-
-
-places = st.lists(
+spread_out = st.lists(
     st.integers(0, 60).map(lambda place: place % 6 * PAGE_SIZE + place), unique=True
 ).map(sorted)
 
 
-@given(places, places, st.integers(0, 3), st.integers(0, 9), st.integers(0, 6 * PAGE_SIZE))
+@given(spread_out, spread_out, st.integers(0, 3))
 def test_rows_and_take_return_exactly_the_named_messages(
-    held: list[int], named: list[int], pages_kept: int, count: int, first: int
+    held: list[int], named: list[int], pages_kept: int
 ) -> None:
     """`rows_of`, `rows` and `take` return exactly the named messages with all their fields.
 
@@ -261,14 +307,13 @@ def test_rows_and_take_return_exactly_the_named_messages(
     chosen = np.array(named, np.int64)
     rows = flying.rows_of(chosen)
     assert [known[i] for i in named if i in known] == list(
-        zip(*(column.tolist() for column in rows[:5]), strict=True)
+        zip(*(column.tolist() for column in rows), strict=True)
     )
-    later = [index for index in held if index >= first][:count]
-    assert flying.rows(first, count).indexes.tolist() == later
+    assert flying.rows().indexes.tolist() == held
 
     taken = flying.take(chosen)
     assert taken.indexes.tolist() == [index for index in named if index in known]
     assert taken.owners.tolist() == [known[index][1] for index in named if index in known]
     assert taken.attempts.tolist() == [known[index][4] for index in named if index in known]
     left = [index for index in held if index not in named]
-    assert (flying.count, flying.indexes().tolist()) == (len(left), left)
+    assert (flying.count, sorted(flying.indexes().tolist())) == (len(left), left)

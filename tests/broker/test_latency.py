@@ -187,7 +187,7 @@ def test_only_first_deliveries_are_observed() -> None:
     harness.pass_time(70)
     assert [message.attempts for message in consumer.messages()] == [2, 2]
 
-    waited = harness.broker.waited
+    waited = harness.broker.turn.waited
     assert len(messages) == sum(waited.counts) == 2
     assert waited.counts[bisect_left(DELIVERY_BOUNDS_NS, 4 * SECOND)] == 2
     assert waited.total_ns == 8 * SECOND
@@ -238,7 +238,7 @@ def test_the_age_is_that_of_the_oldest_waiting_message() -> None:
         "finish",
         "t",
         "c",
-        harness.broker.topics["t"].channels["c"].requeued.indexes(),
+        harness.broker.topics["t"].channels["c"].requeued.all()[0],
         harness.clock.now(),
     )
     harness.turn()

@@ -44,7 +44,7 @@ def test_max_channels_limits_the_channels_of_a_topic() -> None:
     """
     harness = BrokerHarness(max_channels=2, has_lookupd=True)
     harness.broker.create_topic("t", harness.clock.now())
-    harness.broker.channels_known("t", ["a", "b", "c"], harness.clock.now())
+    harness.broker.channels_known("t", ["a", "b", "c"])
     harness.turn()
 
     assert {"a", "b"} == set(harness.broker.topics["t"].channels)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from sparq.broker.catalog import POLICIES, CatalogError
+from sparq.broker.catalog import CatalogError
 from sparq.broker.options import QueueSettings
 from sparq.broker.policies import (
+    FILE,
     NAMES,
     PATTERNS_MAX,
     POLICIES_MAX,
@@ -307,10 +308,10 @@ def test_policies_that_cannot_be_saved_change_nothing(monkeypatch: pytest.Monkey
     assert choose(harness, policy("t", max_channels=1)) is None
     catalog = harness.broker._catalog
 
-    def refuse(text: bytes) -> None:
-        raise DiskError("sync", POLICIES, errno.EIO)
+    def refuse(_name: str, _text: bytes) -> None:
+        raise DiskError("sync", FILE, errno.EIO)
 
-    monkeypatch.setattr(catalog, "save_policies", refuse)
+    monkeypatch.setattr(catalog, "save_file", refuse)
     error = choose(harness, policy("t", max_channels=2))
     assert error is not None
     assert "INTERNAL_ERROR" == error.code
@@ -344,7 +345,7 @@ def test_damaged_policies_prevent_the_start() -> None:
     """
     harness = BrokerHarness()
     assert choose(harness, policy("t", retention_bytes=1)) is None
-    path = f"{PATH}/{POLICIES}"
+    path = f"{PATH}/{FILE}"
     file = harness.disk.open(path)
     text = file.pread(file.size(), 0)
     harness.disk.unlink(path)

@@ -12,7 +12,7 @@ def commits(harness: BrokerHarness) -> int:
     tasks = harness.broker.end_turn(harness.clock.now())
     for topic_task in tasks:
         topic_task.task.run()
-        harness.broker.finish(topic_task, harness.clock.now())
+        topic_task.finish(harness.clock.now())
     return sum(topic_task.task.kind is TaskKind.COMMIT for topic_task in tasks)
 
 
@@ -30,7 +30,7 @@ def test_one_commit_is_in_flight_per_topic() -> None:
     assert [t for t in tasks if t.task.kind is TaskKind.COMMIT] == []
 
     first.task.run()
-    harness.broker.finish(first, harness.clock.now())
+    first.finish(harness.clock.now())
     client.collect()
     assert client.answers() == [b"OK"]
     harness.turn()
@@ -65,11 +65,11 @@ def test_uncommitted_bytes_are_counted() -> None:
     harness = BrokerHarness()
     client = harness.connect()
     client.say(commands.mpub("t", [b"x" * 1000] * 3) + commands.pub("t", b"y"), turn=False)
-    assert (client.session.uncommitted_bytes, harness.broker.backlog_bytes) == (3001, 3001)
+    assert (client.session.uncommitted_bytes, harness.broker.turn.backlog_bytes) == (3001, 3001)
 
     harness.turn()
 
-    assert (client.session.uncommitted_bytes, harness.broker.backlog_bytes) == (0, 0)
+    assert (client.session.uncommitted_bytes, harness.broker.turn.backlog_bytes) == (0, 0)
 
 
 def test_a_publish_of_a_disconnected_client_is_stored() -> None:
@@ -80,7 +80,7 @@ def test_a_publish_of_a_disconnected_client_is_stored() -> None:
     client.close()
 
     assert harness.topic("t").message_count == 1
-    assert harness.broker.backlog_bytes == 0
+    assert harness.broker.turn.backlog_bytes == 0
 
 
 def test_a_larger_sync_every_shows_unsynced_messages_to_consumers() -> None:
@@ -116,7 +116,7 @@ def test_a_sync_due_during_a_commit_is_retried_soon() -> None:
     harness.broker.tick(harness.clock.now())
     for topic_task in tasks:
         topic_task.task.run()
-        harness.broker.finish(topic_task, harness.clock.now())
+        topic_task.finish(harness.clock.now())
     harness.turn()
     harness.pass_time(0.02)
 
@@ -145,10 +145,10 @@ def test_closing_syncs_after_a_commit_without_a_sync() -> None:
         client = harness.connect()
         client.say(commands.pub("t", b"2"), turn=False)
         tasks = harness.broker.end_turn(harness.clock.now())
-        assert not harness.broker.close()
+        assert not harness.broker.close(harness.clock.now())
         for topic_task in tasks:
             topic_task.task.run()
-            harness.broker.finish(topic_task, harness.clock.now())
+            topic_task.finish(harness.clock.now())
         client.collect()
         assert client.answers() == [b"OK"]
 
@@ -170,10 +170,10 @@ def test_publishes_waiting_for_the_next_commit_are_refused_at_a_stop() -> None:
     tasks = harness.broker.end_turn(harness.clock.now())
     client.say(commands.pub("t", b"2"), turn=False)
 
-    assert not harness.broker.close()
+    assert not harness.broker.close(harness.clock.now())
     for topic_task in tasks:
         topic_task.task.run()
-        harness.broker.finish(topic_task, harness.clock.now())
+        topic_task.finish(harness.clock.now())
     harness.close()
 
     assert client.answers() == [b"OK", b"E_PUB_FAILED PUB failed exiting"]

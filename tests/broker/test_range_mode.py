@@ -374,7 +374,7 @@ def test_a_read_waits_until_the_previous_answer_is_taken(harness: BrokerHarness)
     assert len(tasks) == 1
     for topic_task in tasks:
         topic_task.task.run()
-        harness.broker.finish(topic_task, harness.clock.now())
+        topic_task.finish(harness.clock.now())
     client.say(commands.read("t", attached["log"], first, end, 1), turn=False)
     assert harness.broker.end_turn(harness.clock.now()) == []
     client.session.paused_writing = True

@@ -105,7 +105,7 @@ def test_restoring_with_arrays_equals_restoring_one_by_one(
     state: ChannelState, past_due: list[int]
 ) -> None:
     """The requeued, delayed and skipped messages and their attempts are the same."""
-    past_due = sorted(set(past_due) - STREAM.due.pending)
+    past_due = sorted(set(past_due).difference(STREAM.due.pending))
 
     assert one_by_one(state, past_due) == by_arrays(state, past_due)
 

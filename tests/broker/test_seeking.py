@@ -202,7 +202,7 @@ def test_a_seek_delivers_everything_from_its_target_again(harness: BrokerHarness
     consumer.finish(messages)
 
     def replayed(target: SeekTarget) -> list[bytes]:
-        harness.broker.seek_channel("t", "c", target, harness.clock.now())
+        harness.broker.seek("t", "c", target, harness.clock.now())
         harness.turn()
         found = consumer.messages()
         assert {message.attempts for message in found} <= {1}
@@ -228,7 +228,7 @@ def test_a_replay_delivers_deferred_publishes(harness: BrokerHarness) -> None:
     harness.publish("t", b"plain")
     harness.pass_time(2.0)
     consumer.finish(consumer.messages())
-    harness.broker.seek_channel("t", "c", "earliest", harness.clock.now())
+    harness.broker.seek("t", "c", "earliest", harness.clock.now())
     harness.turn()
     assert sorted(consumer.bodies()) == [b"due", b"plain"]
 
@@ -246,7 +246,7 @@ def test_seek_to_a_time_on_the_disk() -> None:
         harness.advance(1.0)
     harness.crash()
     target: SeekTarget = ("time", harness.clock.wall_ns - 5_000_000_000)
-    harness.broker.seek_channel("t", "c", target, harness.clock.now())
+    harness.broker.seek("t", "c", target, harness.clock.now())
     harness.turn()
 
     assert harness.channel("t", "c").depth == 5
@@ -258,4 +258,4 @@ def test_a_seek_of_a_range_readers_channel_is_refused(harness: BrokerHarness) ->
     harness.connect().say(commands.attach("t", "c"))
 
     with pytest.raises(RemoteError):
-        harness.broker.seek_channel("t", "c", "earliest", harness.clock.now())
+        harness.broker.seek("t", "c", "earliest", harness.clock.now())

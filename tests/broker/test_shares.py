@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from sparq.broker import delivery
-from sparq.broker.shares import Shares, share_block
-from sparq.broker.slots import PAGE_SIZE
+from sparq.broker.in_flight import PAGE_SIZE
 from sparq.protocol import commands
 from tests.broker.harness import BrokerHarness, Client, Message
 
@@ -85,7 +84,7 @@ class RandomChannel:
             self.record.append((at, messages))
         topic = self.harness.broker.topics["t"]
         channel = topic.channels["c"]
-        rows = channel.in_flight.all()
+        rows = channel.in_flight.rows()
         assert channel.in_flight.count == len(rows[0])
         self.record.append([column.tolist() for column in rows])
         self.record.append(sorted(session.owner for session in self.harness.broker.take_sessions()))
@@ -93,28 +92,25 @@ class RandomChannel:
         self.record.append(
             [(at.owner, at.in_flight_count, at.message_count) for at in channel.ready_sessions]
         )
-        self.record.append((channel.counts.global_msg_count, sum(topic_waited(self.harness))))
-
-
-def topic_waited(harness: BrokerHarness) -> list[int]:
-    """The number of first deliveries, per latency bucket."""
-    return harness.broker.turn.waited.counts
+        self.record.append(
+            (channel.counts.global_msg_count, sum(self.harness.broker.turn.waited.counts))
+        )
 
 
 def run_random_operations(
     seed: int, monkeypatch: pytest.MonkeyPatch, sharers_min: int
 ) -> tuple[list[Any], int]:
     """Run a life; returns its record, and the number of messages delivered by sharing."""
-    shared = 0
+    shared, give_shares = 0, delivery._give_shares
 
-    def counted(*given: Any) -> Shares:
+    def counted(*given: Any) -> tuple[int, int]:
         nonlocal shared
-        shares = share_block(*given)
-        shared += sum(shares.counts)
-        return shares
+        found = give_shares(*given)
+        shared += found[1]
+        return found
 
     monkeypatch.setattr(delivery, "SHARERS_MIN", sharers_min)
-    monkeypatch.setattr(delivery, "share_block", counted)
+    monkeypatch.setattr(delivery, "_give_shares", counted)
     life = RandomChannel(seed, output_bytes_max=100_000)
     for _ in range(STEPS):
         life.step()
@@ -158,25 +154,6 @@ def test_a_share_ends_with_a_page_of_indexes(monkeypatch: pytest.MonkeyPatch) ->
     assert [*range(first, first + 8)] == indexes
     assert first // PAGE_SIZE < indexes[-1] // PAGE_SIZE
     assert 8 == harness.channel("t", "c").in_flight_count
-
-
-def test_shared_messages_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shared messages time out by their consumer's timeout and return with attempts 2."""
-    harness = BrokerHarness()
-    requeues = harness.consumer("t", "c", 200)
-    harness.publish("t", *[b"often"] * 200)
-    for _ in range(3):
-        messages = requeues.messages()
-        requeues.say(b"".join(commands.req(message.id, 0) for message in messages))
-    clients = [harness.consumer("t", "c", 1, msg_timeout=2_000) for _ in range(8)]
-    harness.publish("t", *[b"once"] * 8)
-    first = [message for client in clients for message in client.messages()]
-    harness.pass_time(3)
-    again = [message for client in clients for message in client.messages()]
-
-    assert [b"once"] * 8 == [message.body for message in first]
-    assert 8 == harness.channel("t", "c").timeout_count
-    assert [2] * 8 == [message.attempts for message in again]
 
 
 @pytest.mark.parametrize("options", [{"message_ttl_ns": 10**9}, {}], ids=["ttl", "all are fresh"])

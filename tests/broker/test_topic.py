@@ -65,13 +65,13 @@ def test_a_new_topic_waits_for_the_channels_of_nsqlookupd() -> None:
     assert changes(harness) == [("created", "t", None), ("created", "t", "mine")]
 
     names = ["mine", "other", "x#ephemeral"]
-    harness.broker.channels_known("t", names, harness.clock.now())
+    harness.broker.channels_known("t", names)
     harness.turn()
 
     assert consumer.bodies() == [b"1"]
     assert harness.channel("t", "other").depth == 1
     assert changes(harness) == [("created", "t", "other")]
-    harness.broker.channels_known("t", ["later"], harness.clock.now())
+    harness.broker.channels_known("t", ["later"])
     assert set(harness.broker.topics["t"].channels) == {"mine", "other"}
 
 
@@ -140,7 +140,7 @@ def test_unknown_topics_and_channels_get_nsqs_errors(harness: BrokerHarness) -> 
         (lambda: harness.broker.delete_channel("t", "nope", now), "CHANNEL_NOT_FOUND"),
         (lambda: harness.broker.empty_channel("t", "nope", now), "CHANNEL_NOT_FOUND"),
         (lambda: harness.broker.pause_channel("t", "nope", True, now), "CHANNEL_NOT_FOUND"),
-        (lambda: harness.broker.seek_channel("t", "nope", "latest", now), "CHANNEL_NOT_FOUND"),
+        (lambda: harness.broker.seek("t", "nope", "latest", now), "CHANNEL_NOT_FOUND"),
     ]
     for act, code in acts:
         with pytest.raises(RemoteError) as caught:

@@ -203,7 +203,7 @@ def test_deleting_waits_for_a_commit_in_flight(harness: BrokerHarness) -> None:
     assert [path for path in harness.disk.paths() if "/t-t/" in path]
     for topic_task in tasks:
         topic_task.task.run()
-        harness.broker.finish(topic_task, harness.clock.now())
+        topic_task.finish(harness.clock.now())
     harness.turn()
 
     assert client.answers() == [b"OK"]

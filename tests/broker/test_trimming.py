@@ -43,7 +43,7 @@ def after_trims(harness: BrokerHarness) -> BrokerHarness:
 
 
 def replayed(harness: BrokerHarness) -> int:
-    harness.broker.seek_channel("t", "c", "earliest", harness.clock.now())
+    harness.broker.seek("t", "c", "earliest", harness.clock.now())
     harness.turn()
     return harness.channel("t", "c").depth
 
@@ -146,7 +146,7 @@ def test_a_seek_works_while_a_consumer_is_connected() -> None:
     first = consumer.messages()
     consumer.finish(first[:6])
 
-    harness.broker.seek_channel("t", "c", first[3].index, harness.clock.now())
+    harness.broker.seek("t", "c", first[3].index, harness.clock.now())
     harness.turn()
     again = consumer.messages()
     assert [message.id for message in again] == [message.id for message in first[3:]]
@@ -154,7 +154,7 @@ def test_a_seek_works_while_a_consumer_is_connected() -> None:
     consumer.say(commands.fin(first[0].id))
     assert consumer.answers() == [b"E_FIN_FAILED FIN " + first[0].id + b" failed ID not in flight"]
 
-    harness.broker.seek_channel("t", "c", "latest", harness.clock.now())
+    harness.broker.seek("t", "c", "latest", harness.clock.now())
     harness.turn()
     assert (harness.channel("t", "c").depth, consumer.messages()) == (0, [])
     harness.publish("t", b"next")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparq.broker.drain_file import NONE
+from sparq.broker.draining import NONE
 from sparq.nsqd import lookup_peers
 from sparq.nsqd.lookup_peers import LookupPeers, channels_of
 from sparq.nsqd.options import NsqdOptions
@@ -50,7 +50,7 @@ class FakeBroker:
             del self.topics[topic].channels[channel]
         self.changes.append(("deleted", topic, channel))
 
-    def channels_known(self, topic: str, names: list[str], _now: Any) -> None:
+    def channels_known(self, topic: str, names: list[str]) -> None:
         self.known.append((topic, names))
 
 

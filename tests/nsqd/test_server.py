@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.broker.drain_file import Drain
+from sparq.broker.draining import Drain
 from sparq.nsqd.server import FutureTicket
 from sparq.protocol.commands import sub
 from sparq.protocol.errors import RemoteError

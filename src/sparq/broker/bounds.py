@@ -88,8 +88,13 @@ def full(topic: Topic, size_bytes: int, messages: int) -> str:
     settings = topic.settings
     if topic.writer is None:
         return ""
-    if not topic.trimming.has_room(size_bytes):
-        return f"{settings.max_topic_bytes} bytes"
+    most_bytes, log = settings.max_topic_bytes, topic.stream.log
+    if 0 < most_bytes < log.size_bytes + size_bytes:
+        # Computed only where it decides. Files that no channel needs do not count: they are about
+        # to be deleted, or another option keeps them.
+        free = sum(segment.size_bytes for segment in topic.trimming.unneeded(log.segments()))
+        if log.size_bytes - free + size_bytes > most_bytes:
+            return f"{most_bytes} bytes"
     most = settings.max_topic_messages
     if 0 < most < unfinished_count(topic) + messages:
         return f"{most} messages"

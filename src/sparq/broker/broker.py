@@ -2,56 +2,51 @@
 
 This is the only broker interface that the I/O layer uses. The calls of a turn, in order:
 
-1. `execute` for each command (`publish` for HTTP), `fail` for input that the parser refused, and
-   `finish` for each completed task. They take effect in memory at once.
+1. `execute` for each command (`publish` and the administrators' actions for HTTP), `fail` for input
+   that the parser refused, and `TopicTask.finish` for each task that has run. They take effect in
+   memory at once.
 2. `end_turn`: begins commits, delivers messages to ready sessions and writes ledgers. It returns
-   the disk work for the threads; when a task has run, call `finish` and then run another turn.
+   the disk work for the threads.
 3. `take_sessions`: the sessions whose `take_output` has something to send.
 
 `tick` is called when a timer is due; run a turn after it, too.
+
+A refusal is a `RemoteError`; it is raised where the problem is found and turned into a reply in one
+place, `Broker.execute`. Publishes, and commands that must be synced before they are answered, take
+a reply slot; all others are answered at once.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
 
-from sparq.broker import health
-from sparq.broker.admin import Admin
-from sparq.broker.bounds import limit_notes
+from sparq.broker import full_disk, message_actions, seeking
+from sparq.broker.bounds import admit, limit_notes
 from sparq.broker.catalog import Catalog, Checkpoints
-from sparq.broker.commands import Commands, due_after
-from sparq.broker.dead_letters import DeadLetterBatch, Only, apply_result
-from sparq.broker.latency import Histogram
-from sparq.broker.ledger_writer import LedgerWriter
-from sparq.broker.options import NEVER, BrokerOptions
+from sparq.broker.channel import Channel, SeekTarget
+from sparq.broker.dead_letters import DeadLetterBatch, Only, apply_result, unclaim
+from sparq.broker.message_actions import Indexes, Refused
+from sparq.broker.options import NEVER, BrokerOptions, LimitReached
 from sparq.broker.permissions import Permissions
 from sparq.broker.policies import Policies, Policy
-from sparq.broker.publishing import (
-    Answered,
-    Change,
-    Publish,
-    Ticket,
-    Trouble,
-    publish_of,
-    refusal,
-)
-from sparq.broker.session import Buffer, V2Session
+from sparq.broker.publishing import Publish, answer
+from sparq.broker.range_mode import Ranges, commit
+from sparq.broker.seeking import Seek
+from sparq.broker.session import Buffer, Proximity, V2Session
 from sparq.broker.topic import Topic
-from sparq.broker.topics import RunAll, Topics
-from sparq.broker.trimming import AwaitedSync
-from sparq.broker.turn import Inspected, Reply, TopicTask, Turn
+from sparq.broker.topics import Leaving, RunAll, Topics
+from sparq.broker.turn import Ticket, TopicTask, Turn
 from sparq.log.disk import Disk, DiskError
-from sparq.log.journal import Journal
 from sparq.log.reserve import FinReserve
 from sparq.log.task import Task
-from sparq.options.limits import IdentifyLimits
-from sparq.options.units import SECOND
-from sparq.protocol import layout
-from sparq.protocol.commands import STATE_INIT
+from sparq.options.units import MILLISECOND, SECOND
+from sparq.protocol import commands, layout
 from sparq.protocol.dead_letters import dead_letter_topic
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
+from sparq.protocol.identify import negotiate
 from sparq.protocol.instant import Instant
 
 TRIM_EVERY_NS = SECOND
@@ -60,6 +55,7 @@ SHORT_TRIM_NS = SECOND // 10
 """The same interval while the disk has no space."""
 UNMOVED_REPORT_NS = 60 * SECOND
 """Minimum time between two notes about refused dead letters."""
+HEARTBEATS_OFF: Final = "cannot SUB with heartbeats disabled"
 
 
 class Broker:
@@ -68,9 +64,12 @@ class Broker:
     Attributes:
         sessions: all connected sessions, by id.
         turn: the pending results of this turn; the I/O layer only reads it.
+        topics: the topics by name.
+        journal: runs waiting commits together, so that they share a sync: see `Journal.run`.
+        limits: limits on what clients may request and send.
+        changes: created and deleted topics and channels, to be reported to nsqlookupd.
+        notes: notes for the operator; the caller that logs them clears the list.
         drains: which publishes are refused so that producers use another nsqd.
-        execute: executes a command: `Commands.execute`.
-        create_topic ... act_on_messages: the methods of `Admin`.
     """
 
     def __init__(
@@ -85,29 +84,39 @@ class Broker:
     ) -> None:
         """`server_facts` go to clients (see `protocol.identify`); `seed`: repeatable sampling."""
         self.options = options
+        self.limits = options.limits
         self.sessions: dict[int, V2Session] = {}
-        self.turn = turn = Turn(seed)
+        self.turn: Turn[Topic] = Turn(seed)
+        self.changes, self.notes = self.turn.changes, self.turn.health.notes
         self._catalog = Catalog(disk, data_path, options.node_id)
-        self._topics = Topics(self._catalog, turn, options)
+        self._topics = Topics(self._catalog, self.turn, options)
+        self.topics, self.journal = self._topics.by_name, self._topics.journal
         self.drains = self._topics.drains
-        self._checkpoints = Checkpoints(self.journal, self.topics)
-        self._commands = Commands(self._topics, turn, options, server_facts or {})
-        self.execute = self._commands.execute
-        self._next_session_id = self._unmoved_report_ns = 0
+        self._checkpoints = Checkpoints(self.journal, self.topics, self.turn)
+        self._subscriptions: dict[V2Session, tuple[Topic, Channel]] = {}
+        self._ranges = Ranges(self.turn)
+        self._server_facts = {"auth_required": options.auth_required, **(server_facts or {})}
+        self._next_session_id = self._unmoved_report_ns = self._last_epoch = 0
         self._trimmed_ns = now.mono_ns
-        admin = Admin(self._topics, turn)
-        self.create_topic = admin.create_topic
-        self.delete_topic = admin.delete_topic
-        self.empty_topic = admin.empty_topic
-        self.pause_topic = admin.pause_topic
-        self.create_channel = admin.create_channel
-        self.delete_channel = admin.delete_channel
-        self.empty_channel = admin.empty_channel
-        self.pause_channel = admin.pause_channel
-        self.seek_channel = admin.seek_channel
-        self.seek = admin.seek
-        self.act_on_messages = admin.act_on_messages
-        self.claim, self.unclaim = admin.claim, admin.unclaim
+        self._handlers: dict[type, Callable[[V2Session, Any, Instant], None]] = {
+            commands.PublishRun: partial(self._publish_command, name="PUB"),
+            commands.Finish: self._finish,
+            commands.Ready: self._ready,
+            commands.MultiPublish: partial(self._publish_command, name="MPUB"),
+            commands.DeferredPublish: partial(self._publish_command, name="DPUB"),
+            commands.TopicNeeded: self._topic_needed,
+            commands.Requeue: self._requeue,
+            commands.Touch: self._touch,
+            commands.Identify: self._identify,
+            commands.Authenticate: self._authenticate,
+            commands.Subscribe: self._subscribe,
+            commands.Close: self._close_command,
+            commands.Nop: lambda *_: None,
+            commands.Attach: self._attach,
+            commands.ReadEnds: self._read_ends,
+            commands.Read: self._read,
+            commands.CommitRange: self._commit_range,
+        }
 
     def load(self, now: Instant, run_all: RunAll | None = None) -> list[str]:
         """Open what is stored in the data path; returns notes for the operator.
@@ -123,44 +132,9 @@ class Broker:
         return self._topics.load(now, run_all)
 
     @property
-    def topics(self) -> dict[str, Topic]:
-        """The topics by name."""
-        return self._topics.by_name
-
-    @property
-    def journal(self) -> Journal:
-        """Runs waiting commits together, so that they share a sync: see `Journal.run`."""
-        return self._topics.journal
-
-    @property
     def node_id(self) -> int:
         """The node id of the data path; it is part of each message id."""
         return self._catalog.node_id
-
-    @property
-    def limits(self) -> IdentifyLimits:
-        """Limits on what clients may request and send."""
-        return self.options.limits
-
-    @property
-    def changes(self) -> deque[Change]:
-        """Created and deleted topics and channels, to be reported to nsqlookupd."""
-        return self.turn.changes
-
-    @property
-    def notes(self) -> list[str]:
-        """Notes for the operator; the caller that logs them clears the list."""
-        return self.turn.health.notes
-
-    @property
-    def backlog_bytes(self) -> int:
-        """Size of all sessions' publishes that are not on disk yet."""
-        return self.turn.backlog_bytes
-
-    @property
-    def busy(self) -> bool:
-        """Whether another turn should follow even if no event arrives."""
-        return self.turn.is_busy
 
     # Connections
 
@@ -173,59 +147,310 @@ class Broker:
 
     def disconnect(self, session: V2Session, now: Instant) -> None:
         """Remove a session; its messages in flight wait for their timeouts, as in NSQ."""
-        turn, commands = self.turn, self._commands
         del self.sessions[session.id]
         session.closing = True
-        turn.sessions.pop(session, None)
-        commands.ranges.release(session)
-        subscription = commands.subscriptions.pop(session, None)
-        if subscription is None:
+        self.turn.sessions.pop(session, None)
+        self._ranges.release(session)
+        topic, channel = self._subscriptions.pop(session, (None, None))
+        if topic is None or channel is None:
             return
-        topic, channel = subscription
         channel.unsubscribe(session, now, requeue=self.options.requeue_on_disconnect)
         if channel.is_retired:
             return  # its name may belong to a new channel, which must not be deleted below
-        turn.wake(topic, channel)
+        topic.wake(channel)
         if channel.ephemeral and not channel.sessions:
-            self._topics.delete_channel(topic, channel.name)
-            self._topics.forget_if_unused(topic)
+            topic.delete_channel(channel.name)
+            self._topics.forget_if_unused(topic, now)
 
     def fail(self, session: V2Session, error: RemoteError) -> None:
         """Reply with the error of input that the parser refused, after the replies before it."""
         session.reply_error(error)
         self.turn.sessions[session] = None
 
-    def authorize(self, session: V2Session, permissions: Permissions) -> None:
-        """Apply the answer of an authd to the session's AUTH, and reply."""
-        self._commands.authorize(session, permissions)
-        self.turn.sessions[session] = None
-
     def names_subscribed(self, session: V2Session) -> tuple[str, str]:
         """The names of the topic and the channel that a session has subscribed to."""
-        topic, channel = self._commands.subscriptions[session]
+        topic, channel = self._subscriptions[session]
         return topic.name, channel.name
 
     def writable(self, session: V2Session) -> None:
         """The session accepts messages again, or its output has been taken."""
-        subscription = self._commands.subscriptions.get(session)
-        if subscription is not None:
-            topic, channel = subscription
+        if session in self._subscriptions:
+            topic, channel = self._subscriptions[session]
             channel.opened(session)
-            self.turn.wake(topic, channel)
-        self._commands.ranges.go_on(session)
+            topic.wake(channel)
+        self._ranges.read_next(session)
 
     def take_output(self, session: V2Session) -> list[Buffer]:
         """Return what to send to a session now: replies in order, then messages."""
-        has_reads = bool(self._commands.ranges.reads)
-        if session.state == STATE_INIT and not has_reads:
+        has_reads = bool(self._ranges.reads)
+        if session.state == commands.STATE_INIT and not has_reads:
             return session.take_output()  # no subscription, so no delivery depends on it
         was_blocked = session.is_blocked()
         output = session.take_output()
         if was_blocked and not session.is_blocked():
             self.writable(session)
         elif has_reads:
-            self._commands.ranges.go_on(session)
+            self._ranges.read_next(session)
         return output
+
+    # Commands of V2 clients
+
+    def execute(self, session: V2Session, command: commands.Command, now: Instant) -> None:
+        """Execute a command; replies keep the order of the session's commands."""
+        if session.closing:
+            return
+        try:
+            self._handlers[type(command)](session, command, now)
+        except RemoteError as error:
+            session.reply_error(error)
+        self.turn.sessions[session] = None
+
+    def _identify(self, session: V2Session, command: commands.Identify, _now: Instant) -> None:
+        granted = negotiate(command.body, self.limits, self._server_facts)
+        session.identify(granted)
+        session.reply(layout.response(granted.reply_data()))
+
+    def authorize(self, session: V2Session, permissions: Permissions) -> None:
+        """Apply the answer of an authd to the session's AUTH, and reply."""
+        self.turn.sessions[session] = None
+        if not permissions.count:
+            session.reply_error(RemoteError("E_UNAUTHORIZED", "AUTH no authorizations found"))
+            return
+        session.permissions = permissions
+        session.authed = True
+        session.auth_identity = permissions.identity
+        session.auth_identity_url = permissions.identity_url
+        session.reply(layout.response(permissions.reply_data()))
+
+    def _authenticate(
+        self, session: V2Session, _command: commands.Authenticate, _now: Instant
+    ) -> None:
+        """Refuse an AUTH that needs no request to an authd."""
+        if session.permissions is not None:
+            raise RemoteError("E_INVALID", "AUTH already set")
+        raise RemoteError("E_AUTH_DISABLED", "AUTH disabled")
+
+    def _check_permission(
+        self,
+        session: V2Session,
+        command: str,
+        topic: str,
+        channel: str = "",
+        *,
+        reads: bool = False,
+    ) -> None:
+        """Check a permission. An empty channel means publish; `reads` means reading ranges."""
+        if not self.options.auth_required:
+            return
+        if session.permissions is None:
+            raise RemoteError("E_AUTH_FIRST", f"AUTH required before {command}")
+        if not session.permissions.allows(topic, None if reads else channel):
+            text = f'AUTH failed for {command} on "{topic}" "{channel}"'
+            raise RemoteError("E_UNAUTHORIZED", text)
+
+    def _publish_command(
+        self,
+        session: V2Session,
+        command: commands.PublishRun | commands.MultiPublish | commands.DeferredPublish,
+        now: Instant,
+        *,
+        name: str,
+    ) -> None:
+        topic, bodies = command.topic, command.bodies
+        # An MPUB's permission was checked before its body was read: see `_topic_needed`.
+        if self.options.auth_required and name != "MPUB":
+            self._check_permission(session, name, topic)
+        count = len(bodies.sizes)
+        size_bytes = int(bodies.sizes[0]) if count == 1 else bodies.size_bytes
+        session.uncommitted_bytes += size_bytes
+        due: Instant | None = None
+        if isinstance(command, commands.DeferredPublish):
+            due = due_after(command.defer_ms, now)
+        oks = count if name == "PUB" else 1
+        slot = session.slot()
+        self._accept(Publish(topic, name, bodies, count, size_bytes, due, session, slot, oks), now)
+
+    def _accept(self, publish: Publish, now: Instant) -> None:
+        """Queue messages for their topic's next commit, or refuse them with an answer."""
+        turn = self.turn
+        turn.backlog_bytes += publish.size_bytes
+        # Looked up here, so that a publish to an existing topic costs no further call.
+        topic = self.topics.get(publish.topic)
+        ready_ns = 0
+        try:
+            if self.drains.is_on and not publish.is_letter:
+                self.drains.check(publish.topic, publish.messages)
+            if topic is None:
+                topic = self._topics.get_or_create(publish.topic, now)
+            if topic.scope.is_limited:
+                ready_ns = admit(topic, publish, now)
+        except Leaving as leaving:
+            answer([publish], turn, now, str(leaving), fatal=True)
+        except LimitReached as limit:
+            answer([publish], turn, now, str(limit))
+        except DiskError as error:
+            answer([publish], turn, now, error.reason)
+        else:
+            topic.publishing.add(publish, ready_ns)
+            if ready_ns:
+                topic.expect(ready_ns)
+            turn.topics[topic] = None
+
+    def _topic_needed(
+        self, session: V2Session, command: commands.TopicNeeded, now: Instant
+    ) -> None:
+        self._check_permission(session, "MPUB", command.topic)
+        if command.topic not in self.topics and not self.drains.refusal(command.topic):
+            try:
+                self._topics.get_or_create(command.topic, now)
+            except (Leaving, LimitReached, DiskError):
+                return  # the MPUB that follows is answered with this error
+
+    def _subscribe(self, session: V2Session, command: commands.Subscribe, now: Instant) -> None:
+        if session.heartbeat_interval_ms <= 0:
+            raise RemoteError("E_INVALID", HEARTBEATS_OFF)
+        self._check_permission(session, "SUB", command.topic, command.channel)
+        topic, channel, is_new = self._open_channel(command.topic, command.channel, "SUB", now)
+        name = f"{topic.name}:{channel.name}"
+        if channel.hold is not None:
+            raise RemoteError(
+                "E_SUB_FAILED", f"SUB failed channel {name} is held by a range reader"
+            )
+        most = channel.settings.max_channel_consumers
+        if 0 < most <= len(channel.sessions):
+            raise RemoteError(
+                "E_SUB_FAILED", f"SUB failed consumers for {name} exceeds limit of {most}"
+            )
+        options = self.options
+        if options.topology_aware:
+            session.nearness = Proximity.OTHER
+            if session.topology_zone == options.topology_zone:
+                session.nearness = Proximity.ZONE
+            elif session.topology_region == options.topology_region:
+                session.nearness = Proximity.REGION
+        channel.subscribe(session)
+        self._subscriptions[session] = topic, channel
+        topic.wake(channel)
+        session.state = commands.STATE_SUBSCRIBED
+        self._reply_when_kept(session, topic, layout.OK, "SUB", is_new=is_new)
+        # After its slot is taken: no message of this turn may overtake the OK.
+        session.hold_messages()
+
+    def _open_channel(
+        self, topic_name: str, name: str, command: str, now: Instant
+    ) -> tuple[Topic, Channel, bool]:
+        """Return a topic and its channel, created if necessary, and whether the channel is new."""
+        code = f"E_{command}_FAILED"
+        try:
+            topic = self._topics.get_or_create(topic_name, now)
+            is_new = name not in topic.channels
+            channel = topic.create_channel(name)
+        except (Leaving, LimitReached) as reason:
+            raise RemoteError(code, f"{command} failed {reason}") from reason
+        except DiskError as error:
+            raise RemoteError(code, f"{command} failed {error.reason}") from error
+        self.turn.topics[topic] = None
+        return topic, channel, is_new
+
+    def _reply_when_kept(
+        self, session: V2Session, topic: Topic, reply: bytes, command: str, *, is_new: bool
+    ) -> None:
+        """Reply now, or once the ledger is written; for a new channel, once it is synced."""
+        writer = topic.writer
+        if writer is None or (not is_new and writer.is_written()):
+            session.reply(reply)
+            return
+        slot = session.slot()
+
+        def fill_slot(error: DiskError | None, _now: Instant) -> None:
+            slot.data = reply
+            if error is not None:
+                text = f"{command} failed {error.reason}"
+                refused = RemoteError(f"E_{command}_FAILED", text)
+                slot.data = layout.error(refused.frame_text())
+                session.closing |= refused.fatal
+            self.turn.sessions[session] = None
+
+        if is_new:
+            # A channel that a power cut removed would miss what is published after its SUB.
+            writer.wait_for_sync(fill_slot)
+        else:
+            writer.wait_for_write(fill_slot)
+        self.turn.topics[topic] = None
+
+    def _ready(self, session: V2Session, command: commands.Ready, _now: Instant) -> None:
+        if session.state == commands.STATE_SUBSCRIBED:
+            topic, channel = self._subscriptions[session]
+            session.ready_count = command.count
+            channel.opened(session)
+            topic.wake(channel)
+
+    def _finish(self, session: V2Session, command: commands.Finish, now: Instant) -> None:
+        # The parser accepts FIN, REQ and TOUCH only after a SUB.
+        topic, channel = self._subscriptions[session]
+        channel.finish(session, command, now)
+        topic.wake(channel)
+
+    def _requeue(self, session: V2Session, command: commands.Requeue, now: Instant) -> None:
+        topic, channel = self._subscriptions[session]
+        channel.requeue(session, command, now)
+        topic.wake(channel)
+
+    def _touch(self, session: V2Session, command: commands.Touch, now: Instant) -> None:
+        cap_ns = self.limits.max_msg_timeout_ms * MILLISECOND
+        self._subscriptions[session][1].touch(session, command, now, cap_ns)
+
+    def _close_command(self, session: V2Session, _command: commands.Close, _now: Instant) -> None:
+        # No further messages; those in flight can still be finished, as in NSQ.
+        session.ready_count = 0
+        session.state = commands.STATE_CLOSING
+        session.reply(layout.CLOSE_WAIT)
+
+    # Range reading
+
+    def _attach(self, session: V2Session, command: commands.Attach, now: Instant) -> None:
+        self._check_permission(session, "ATTACH", command.topic, command.channel)
+        topic, channel, created = self._open_channel(command.topic, command.channel, "ATTACH", now)
+        # From the clock, since epochs must ascend over restarts and are not stored; by 1 while the
+        # clock is set back.
+        epoch = self._last_epoch = max(now.wall_ns, self._last_epoch + 1)
+        reply = self._ranges.attach(topic, channel, session, epoch, created=created)
+        topic.wake(channel)
+        self._reply_when_kept(session, topic, layout.response(reply), "ATTACH", is_new=True)
+
+    def _readable_topic(self, session: V2Session, name: str, command: str) -> Topic:
+        """The topic of an ENDS or READ, which the client must be allowed to read."""
+        self._check_permission(session, command, name, reads=True)
+        topic = self.topics.get(name)
+        if topic is None:
+            raise RemoteError("E_RANGE_FAILED", f"{command} failed topic {name} not found")
+        return topic
+
+    def _read_ends(self, session: V2Session, command: commands.ReadEnds, _now: Instant) -> None:
+        topic = self._readable_topic(session, command.topic, "ENDS")
+        self._ranges.ends(session, topic, command)
+
+    def _read(self, session: V2Session, command: commands.Read, _now: Instant) -> None:
+        topic = self._readable_topic(session, command.topic, "READ")
+        self._ranges.read(session, topic, command)
+
+    def _commit_range(
+        self, session: V2Session, command: commands.CommitRange, now: Instant
+    ) -> None:
+        self._check_permission(session, "COMMIT", command.topic, command.channel)
+        topic = self.topics.get(command.topic)
+        channel = topic.channels.get(command.channel) if topic is not None else None
+        if topic is None or channel is None:
+            missing = f"channel {command.topic}:{command.channel} not found"
+            raise RemoteError("E_COMMIT_FAILED", f"COMMIT failed {missing}")
+        commit(topic, channel, command)
+        topic.wake(channel)
+        channel.committed_mono_ns = now.mono_ns
+        # Written, not synced: if a power cut undoes it, the cursor is further back, and the log
+        # still has the messages, since their files are deleted only after a sync.
+        self._reply_when_kept(session, topic, layout.OK, "COMMIT", is_new=False)
+
+    # Requests over HTTP. `take_published` returns their tickets once they are done.
 
     def publish(
         self,
@@ -238,17 +463,254 @@ class Broker:
         defer_ms: int = 0,
         only: str = "",
     ) -> None:
-        """Publish without a session; `take_published` returns the ticket once it is done.
+        """Publish without a session; either all bodies are stored or none.
 
-        Either all bodies are stored or none. `only`: a channel name; other channels skip them.
+        `only`: a channel name; other channels skip the messages.
         """
-        due, size_bytes = due_after(defer_ms, now), bodies.size_bytes
-        publish = Publish(topic, command, bodies, len(bodies), size_bytes, due, ticket=ticket)
-        self._commands.publish(publish._replace(only=Only(only, [])) if only else publish, now)
+        publish = Publish(
+            topic,
+            command,
+            bodies,
+            len(bodies),
+            bodies.size_bytes,
+            due_after(defer_ms, now),
+            answered=partial(self._report, ticket),
+            only=Only(only, []) if only else None,
+        )
+        self._accept(publish, now)
+
+    def _report(self, ticket: Ticket, refused: RemoteError | None, _now: Instant) -> None:
+        self.turn.published.append((ticket, refused))
 
     def inspect(self, topic: Topic, task: Task, ticket: Ticket) -> None:
-        """Run a read-only task; `take_published` returns the ticket once it has run."""
-        self.turn.submit(task, topic, Inspected(ticket))
+        """Run a read-only task on a topic, which keeps any error itself."""
+        topic.submit(task, partial(self._report, ticket, None))
+
+    def send_back(self, letters: DeadLetterBatch, to: str, now: Instant, ticket: Ticket) -> None:
+        """Publish claimed dead letters to the topic that they came from, and finish them here."""
+        self._publish_letters(letters, to, now, ticket)
+
+    def _publish_letters(
+        self, letters: DeadLetterBatch, to: str, now: Instant, ticket: Ticket | None = None
+    ) -> None:
+        bodies = BodySlices.of(letters.bodies)
+        publish = Publish(
+            to,
+            "PUB",
+            bodies,
+            len(bodies),
+            bodies.size_bytes,
+            answered=partial(self._letters_moved, letters, to, ticket),
+            is_letter=True,
+            only=letters.only,
+        )
+        self._accept(publish, now)
+
+    def _letters_moved(
+        self,
+        letters: DeadLetterBatch,
+        to: str,
+        ticket: Ticket | None,
+        refused: RemoteError | None,
+        now: Instant,
+    ) -> None:
+        """Handle the result of publishing dead letters, or messages sent back from there."""
+        if ticket is not None:
+            self.turn.published.append((ticket, refused))
+        channel = letters.channel
+        apply_result(letters, now, is_kept=refused is None)
+        is_report_due = letters.only is None and now.mono_ns >= self._unmoved_report_ns
+        if refused is not None and is_report_due:
+            self._unmoved_report_ns = now.mono_ns + UNMOVED_REPORT_NS
+            reason = refused.text.removeprefix("PUB failed ")
+            count = len(letters.indexes)
+            self.notes.append(f"topic {to} refused {count} dead letters: {reason}")
+        self._wake_if_there(channel)
+
+    def _wake_if_there(self, channel: Channel) -> None:
+        """Wake a channel that may have been deleted while its letters were being published."""
+        topic = self.topics.get(channel.stream.topic)
+        if topic is not None and not channel.is_retired:
+            topic.wake(channel)
+
+    # Administrators' actions. An action is complete (durable, and the disk space that it frees is
+    # free) once `not_durable_reason` returns None: run turns and the tasks they return until then.
+
+    def create_topic(self, name: str, now: Instant) -> None:
+        """Create the topic unless it exists."""
+        try:
+            topic = self._topics.get_or_create(name, now)
+        except Leaving as leaving:
+            raise RemoteError("EXITING", str(leaving)) from leaving
+        except LimitReached as limit:
+            raise RemoteError("LIMIT_REACHED", str(limit)) from limit
+        except DiskError as error:
+            raise RemoteError("INTERNAL_ERROR", error.reason) from error
+        self._make_durable(topic, now)
+
+    def delete_topic(self, name: str, now: Instant) -> None:
+        """Delete the topic with its channels and messages; its consumers' connections close."""
+        self._existing_topic(name)
+        self._topics.delete(name, now)
+
+    def empty_topic(self, name: str, now: Instant) -> None:
+        """Drop the messages that no channel sees yet."""
+        topic = self._existing_topic(name)
+        topic.drop_unseen(topic.stream.log.written_end)
+        self._make_durable(topic, now, frees=True)
+
+    def pause_topic(self, name: str, paused: bool, now: Instant) -> None:
+        """Stop or resume the flow from the topic to its channels."""
+        topic = self._existing_topic(name)
+        topic.pause(paused)
+        self._make_durable(topic, now)
+
+    def create_channel(self, topic_name: str, name: str, now: Instant) -> None:
+        """Create the channel unless it exists; the topic must exist."""
+        topic = self._existing_topic(topic_name)
+        try:
+            topic.create_channel(name)
+        except LimitReached as limit:
+            raise RemoteError("LIMIT_REACHED", str(limit)) from limit
+        self._make_durable(topic, now)
+
+    def delete_channel(self, topic_name: str, name: str, now: Instant) -> None:
+        """Delete the channel; its consumers' connections close."""
+        topic, channel = self._existing_channel(topic_name, name)
+        topic.delete_channel(channel.name)
+        self._make_durable(topic, now, frees=True)
+        self._topics.forget_if_unused(topic, now)
+
+    def empty_channel(self, topic_name: str, name: str, now: Instant) -> None:
+        """Drop all messages that wait, are in flight or are deferred."""
+        topic, channel = self._existing_channel(topic_name, name)
+        channel.seek(topic.stream.end)
+        topic.wake(channel)
+        self._make_durable(topic, now, frees=True)
+
+    def pause_channel(self, topic_name: str, name: str, paused: bool, now: Instant) -> None:
+        """Stop or resume deliveries to the channel's consumers."""
+        topic, channel = self._existing_channel(topic_name, name)
+        channel.pause(paused)
+        topic.wake(channel)
+        self._make_durable(topic, now)
+
+    def seek(
+        self,
+        topic_name: str,
+        name: str,
+        target: SeekTarget,
+        now: Instant,
+        *,
+        dry_run: bool = False,
+        may_skip: bool = True,
+    ) -> Seek:
+        """Move the channel to another place of the log: replay, or skip ahead.
+
+        Messages in flight or deferred are dropped from the channel. Finding a time may need a disk
+        read: then the channel moves when the task that is queued now has run. The result has the
+        new position once the tasks of this turn and the next have run. A dry run reports the
+        position without moving. Without `may_skip`, the channel stays if it would skip unfinished
+        messages: the result is then refused.
+        """
+        topic, channel = self._existing_channel(topic_name, name)
+        if channel.hold is not None:
+            raise RemoteError("INVALID_REQUEST", "a range reader holds the channel")
+        seek = Seek(moves=not dry_run, may_skip=may_skip)
+        seeking.begin(topic, channel, target, seek)
+        self._make_durable(topic, now)
+        return seek
+
+    def act_on_messages(
+        self, action: str, topic_name: str, name: str | None, indexes: Indexes, now: Instant
+    ) -> Refused:
+        """Requeue, finish or cancel single messages.
+
+        Args:
+            action: a key of `message_actions.ACTIONS`.
+            topic_name: the topic.
+            name: the channel; None: all channels, which only `cancel` supports.
+            indexes: the messages, ascending.
+            now: the current time.
+        """
+        if name is None:
+            topic = self._existing_topic(topic_name)
+            refused = message_actions.cancel_everywhere(topic, indexes)
+            channels = list(topic.channels.values())
+        else:
+            topic, channel = self._existing_channel(topic_name, name)
+            refused = message_actions.ACTIONS[action](channel, indexes)
+            channels = [channel]
+        for channel in channels:
+            topic.wake(channel)
+        self._make_durable(topic, now)
+        return refused
+
+    def claim(self, topic_name: str, name: str, indexes: Indexes, now: Instant) -> Refused:
+        """Reserve waiting messages of a channel for `send_back`, or until `unclaim`.
+
+        Args:
+            topic_name: the topic.
+            name: the channel.
+            indexes: the messages, ascending, at most `message_actions.IDS_MAX`.
+            now: the current time.
+        """
+        _, channel = self._existing_channel(topic_name, name)
+        return message_actions.claim(channel, indexes, now)
+
+    def unclaim(self, channel: Channel, indexes: Indexes) -> None:
+        """Make messages that are still claimed wait again."""
+        unclaim(channel, indexes)
+        self._wake_if_there(channel)
+
+    def not_durable_reason(self, topic_name: str) -> str | None:
+        """Why an administrator's action on a topic is not complete yet; None: it is complete."""
+        return self._topics.not_durable_reason(topic_name)
+
+    def _make_durable(self, topic: Topic, now: Instant, *, frees: bool = False) -> None:
+        """Add the topic to the turn and make a decision durable; `frees`: delete unneeded files."""
+        topic.trimming.make_durable(now, frees=frees)
+        self.turn.topics[topic] = None
+
+    def _existing_topic(self, name: str) -> Topic:
+        topic = self.topics.get(name)
+        if topic is None:
+            raise RemoteError("TOPIC_NOT_FOUND")
+        return topic
+
+    def _existing_channel(self, topic_name: str, name: str) -> tuple[Topic, Channel]:
+        topic = self._existing_topic(topic_name)
+        channel = topic.channels.get(name)
+        if channel is None:
+            raise RemoteError("CHANNEL_NOT_FOUND")
+        return topic, channel
+
+    @property
+    def policies(self) -> Policies:
+        """The settings in force for topics and channels, by name pattern."""
+        return self._topics.policies
+
+    def configure_policies(self, configured: Iterable[Policy]) -> None:
+        """Apply the policies of the configuration file; run-time policies come after them."""
+        self._topics.put_into_force(self._topics.policies.with_configured(configured))
+
+    def choose_policies(self, chosen: Iterable[Policy], ticket: Ticket) -> None:
+        """Replace the policies that were set at run time.
+
+        They take effect once they are written, and then survive a restart. If the write fails,
+        nothing changes, and the ticket gets the reason.
+        """
+        self._topics.choose_policies(chosen, ticket)
+
+    def set_has_lookupd(self, has_lookupd: bool) -> None:
+        """Set whether topics created from now on wait for `channels_known`."""
+        self._topics.has_lookupd = has_lookupd
+
+    def channels_known(self, topic_name: str, names: list[str]) -> None:
+        """Apply nsqlookupd's answer: the channels that a new topic has on other nsqds."""
+        topic = self.topics.get(topic_name)
+        if topic is not None:
+            topic.channels_known(names)
 
     # The turn
 
@@ -257,146 +719,34 @@ class Broker:
         turn = self.turn
         # Topics that this call touches, for example by a dead letter, are left to the next turn.
         topics, turn.topics = turn.topics, {}
-        if turn.answers:
-            answers, turn.answers = turn.answers, []
-            self._answer(answers, now)
         for topic in topics:
-            if served := topic.end_turn(turn.sampler, turn.waited, now):
-                turn.sessions |= served
+            topic.end_turn(now)
         for topic in topics:
             writer = topic.writer
             if writer is not None and writer.ledger.has_news:
-                self._write_ledger(topic, writer, now)
+                error = writer.write()
+                if error is not None and error.is_full:
+                    has_room = full_disk.make_room(topic, self._topics.all(), now)
+                    error = None if has_room else error
+                topic.ledger_written(error, now)
                 if writer.ledger.has_news:
-                    turn.add_topic(topic)  # retry failed writes in the next turn
-            self._take(topic, now)
-            if topic.woken or topic.ephemeral or topic.is_deleted:
-                self._go_on(topic)
+                    turn.topics[topic] = None  # retry failed writes in the next turn
+            if topic.needs_turn():
+                turn.topics[topic] = None
+            if topic.is_deleted:
+                self._topics.remove_if_idle(topic)
+        if turn.letters:
+            self._move_letters(now)
         if turn.journals_ended > self._checkpoints.ended:
-            self._checkpoints.begin(turn.journals_ended, turn, now)
+            self._checkpoints.begin(turn.journals_ended, now)
         tasks, turn.tasks = turn.tasks, []
         return tasks
 
-    def _go_on(self, topic: Topic) -> None:
-        """Continue work that no event triggers; most topics have none."""
-        if topic.needs_turn():
-            self.turn.add_topic(topic)
-        if topic.is_deleted:
-            self._topics.go_on(topic)
-
-    def _write_ledger(self, topic: Topic, writer: LedgerWriter, now: Instant) -> None:
-        error = writer.write()
-        is_full = error is not None and error.is_full
-        if is_full and health.make_room(topic, self._topics.all(), now):
-            error = None
-        topic.ledger_written(error, now)
-
-    def finish(self, topic_task: TopicTask, now: Instant) -> None:
-        """Apply the results of a task that has run; the caller must run a turn afterwards."""
-        topic = topic_task.topic
-        if topic is not None:
-            if topic.finish(topic_task.task, now):
-                self.turn.add_topic(topic)
-            self._take(topic, now)
-        if topic_task.request is not None:
-            topic_task.request.finish(self.turn, now)
-
-    def _take(self, topic: Topic, now: Instant) -> None:
-        """Take a topic's outcome: send the answers, collect notes, hand out tasks."""
-        turn, outcome = self.turn, topic.outcome
-        if outcome.answers:
-            answers, outcome.answers = outcome.answers, []
-            self._answer(answers, now)
-        if outcome.tasks:
-            tasks, outcome.tasks = outcome.tasks, []
-            topic.under_way += len(tasks)
-            for task in tasks:
-                turn.tasks.append(TopicTask(task, topic))
-        if outcome.replies:
-            replies, outcome.replies = outcome.replies, []
-            for reply, error in replies:
-                if isinstance(reply, Reply):
-                    turn.sessions[reply.fill(error)] = None
-        if outcome.letters:
-            self._move(topic, now)
-        if turn.health.troubles:
-            self._recover(topic)
-        outcome.has_stored = outcome.has_noted = False
-        if outcome.failures or outcome.notes:
-            self._record(topic)
-        if outcome.changes:
-            turn.changes += outcome.changes
-            outcome.changes = []
-        turn.journals_ended = max(turn.journals_ended, outcome.journals_ended)
-        if topic.due_ns < topic.scheduled_ns:
-            turn.timers.schedule(topic, topic.due_ns)
-
-    def _answer(self, answers: list[Answered], now: Instant) -> None:
-        """Answer publishes that were stored or refused."""
-        turn = self.turn
-        for publishes, reason, fatal in answers:
-            for publish in publishes:
-                turn.backlog_bytes -= publish.size_bytes
-                session, slot = publish.session, publish.slot
-                if session is None or slot is None:
-                    if publish.letters is not None:
-                        self._moved(publish.letters, publish.topic, reason, now)
-                    if publish.ticket is not None:
-                        error = None if reason is None else refusal(publish.command, reason, fatal)
-                        turn.published.append((publish.ticket, error))
-                    continue
-                session.uncommitted_bytes -= publish.size_bytes
-                if reason is None:
-                    slot.data = layout.OK * publish.oks
-                    counts = session.pub_counts
-                    counts[publish.topic] = counts.get(publish.topic, 0) + publish.messages
-                else:
-                    refused = layout.error(refusal(publish.command, reason, fatal).frame_text())
-                    # A fatal error closes the connection: a run of PUBs gets no second one.
-                    slot.data = refused * (1 if fatal else publish.oks)
-                    session.closing |= fatal
-                turn.sessions[session] = None
-
-    def _recover(self, topic: Topic) -> None:
-        """End the failures of what the disk has accepted again."""
-        health, outcome = self.turn.health, topic.outcome
-        if outcome.has_stored:
-            health.recover(Trouble.PUBLISH, topic.name)
-        if outcome.has_noted:
-            health.recover(Trouble.LEDGER, topic.name)
-
-    def _record(self, topic: Topic) -> None:
-        """Record failures and notes for the operator."""
-        health, outcome = self.turn.health, topic.outcome
-        for failure in outcome.failures:
-            health.fail(failure.trouble, topic.name, failure.note, failure.error)
-        health.notes += outcome.notes
-        outcome.failures, outcome.notes = [], []
-
-    def _move(self, topic: Topic, now: Instant) -> None:
-        """Publish dead letters; `_moved` handles the result of each publish."""
-        found, topic.outcome.letters = topic.outcome.letters, []
-        for letters in found:
-            self._commands.publish(publish_of(letters, dead_letter_topic(topic.name)), now)
-
-    def send_back(self, letters: DeadLetterBatch, to: str, now: Instant, ticket: Ticket) -> None:
-        """Publish claimed dead letters to the topic that they came from.
-
-        `take_published` returns the ticket once they are stored there and finished here.
-        """
-        self._commands.publish(publish_of(letters, to, ticket), now)
-
-    def _moved(self, letters: DeadLetterBatch, to: str, reason: str | None, now: Instant) -> None:
-        """Handle the result of publishing dead letters, or messages sent back from there."""
-        channel = letters.channel
-        apply_result(letters, now, is_kept=reason is None)
-        if reason is not None and letters.only is None and now.mono_ns >= self._unmoved_report_ns:
-            self._unmoved_report_ns = now.mono_ns + UNMOVED_REPORT_NS
-            count = len(letters.indexes)
-            self.notes.append(f"topic {to} refused {count} dead letters: {reason}")
-        topic = self.topics.get(channel.stream.topic)
-        if topic is not None and not channel.is_retired:
-            self.turn.wake(topic, channel)
+    def _move_letters(self, now: Instant) -> None:
+        """Publish the dead letters of this turn."""
+        letters, self.turn.letters = self.turn.letters, []
+        for batch in letters:
+            self._publish_letters(batch, dead_letter_topic(batch.channel.stream.topic), now)
 
     def take_sessions(self) -> dict[V2Session, None]:
         """Return the sessions that may have output or must be closed, since the last call."""
@@ -410,19 +760,17 @@ class Broker:
 
     def tick(self, now: Instant) -> int | None:
         """Run what is due; returns the time (mono ns) of the next call, None: nothing waits."""
-        turn = self.turn
-        for topic in turn.timers.pop_due(now.mono_ns):
-            topic.on_time(now)
-            turn.add_topic(topic)
+        for name, _ in self.turn.due_topics.pop_due(now.mono_ns):
+            if name in self.topics:  # not if it is being deleted
+                self.topics[name].on_time(now)
         if now.mono_ns >= self._checkpoints.due_ns:
-            self._checkpoints.on_time(turn, now)
+            self._checkpoints.on_time(now)
         if now.mono_ns >= self._next_trim_ns():
             self._trimmed_ns = now.mono_ns
             for topic in self.topics.values():
-                if topic.trim(now):
-                    turn.add_topic(topic)
+                topic.trim(now)
                 if topic.scope.is_limited:
-                    turn.health.notes += limit_notes(topic, now)
+                    self.notes += limit_notes(topic, now)
             self._topics.maintain(now)
         next_ns = self.next_due_ns()
         if self.topics or self._topics.has_work:
@@ -434,39 +782,11 @@ class Broker:
 
         Commands may make this earlier than the time that `tick` returned.
         """
-        return min(self.turn.timers.next_ns(), self._checkpoints.due_ns)
+        return min(self.turn.due_topics.next_due_ns(), self._checkpoints.due_ns)
 
     def _next_trim_ns(self) -> int:
         every_ns = SHORT_TRIM_NS if self._topics.is_short else TRIM_EVERY_NS
         return self._trimmed_ns + every_ns
-
-    @property
-    def policies(self) -> Policies:
-        """The settings in force for topics and channels, by name pattern."""
-        return self._topics.policies
-
-    def configure_policies(self, configured: Iterable[Policy]) -> None:
-        """Apply the policies of the configuration file; run-time policies come after them."""
-        self._topics.take_policies(self._topics.policies.with_configured(configured))
-
-    def choose_policies(self, chosen: Iterable[Policy], ticket: Ticket) -> None:
-        """Replace the policies that were set at run time.
-
-        They take effect once they are written, and then survive a restart. `take_published`
-        returns the ticket, with the reason if the write failed: then nothing has changed.
-        """
-        self._topics.choose_policies(self._topics.policies.with_chosen(chosen), ticket)
-
-    def set_has_lookupd(self, has_lookupd: bool) -> None:
-        """Set whether topics created from now on wait for `channels_known`."""
-        self._topics.has_lookupd = has_lookupd
-
-    def channels_known(self, topic_name: str, names: list[str], now: Instant) -> None:
-        """Apply nsqlookupd's answer: the channels that a new topic has on other nsqds."""
-        topic = self.topics.get(topic_name)
-        if topic is not None:
-            topic.channels_known(names)
-            self.turn.add_topic(topic)
 
     # Health and shutdown
 
@@ -485,20 +805,7 @@ class Broker:
         except DiskError:
             return 0
 
-    def not_durable_reason(self, topic_name: str) -> str | None:
-        """Why an administrative change to a topic is not complete yet; None: it is complete.
-
-        A create, delete, empty, pause or seek is complete once it would survive a power cut and the
-        disk space that it frees is free.
-        """
-        return self._topics.not_durable_reason(topic_name)
-
-    @property
-    def waited(self) -> Histogram:
-        """How long messages waited from publish to first delivery."""
-        return self.turn.waited
-
-    def close(self) -> bool:
+    def close(self, now: Instant) -> bool:
         """Prepare to stop: the tasks of the following turn sync everything.
 
         False: a commit is in flight, which may be one that does not sync. Run the tasks of the
@@ -507,17 +814,25 @@ class Broker:
         """
         topics = self.topics.values()
         for topic in topics:
-            topic.refuse_publishes()
-            self.turn.add_topic(topic)
+            topic.refuse_publishes(now)
+            self.turn.topics[topic] = None
         if any(topic.stream.log.flight is not None for topic in topics):
             return False
         for topic in topics:
             topic.sync_file()
             if topic.writer is not None:
                 # Wait for all records, not only written ones: a failed write must be retried.
-                topic.writer.wait_for_sync(AwaitedSync([], is_change=False))
+                topic.writer.wait_for_sync(lambda *_: None)
         return True
 
     def closed(self) -> None:
         """Finish the shutdown after the tasks of `close` have run."""
         self.journal.close(is_clean=self._checkpoints.is_clean())
+
+
+def due_after(defer_ms: int, now: Instant) -> Instant | None:
+    """When a message deferred by `defer_ms` is due; None: it is not deferred."""
+    if not defer_ms:
+        return None
+    delay_ns = defer_ms * MILLISECOND
+    return Instant(now.wall_ns + delay_ns, now.mono_ns + delay_ns)

@@ -1,4 +1,4 @@
-"""The files and folders of a data path outside its topics: facts, policies, drains and trash.
+"""The files and folders of a data path outside its topics: facts, settings and trash.
 
 `sparq.json` has the format version, the node id, and the retired index: no index below it may be
 used again. Deleted topics retire their indexes, so that a new topic of the same name never repeats
@@ -11,8 +11,7 @@ disk that refuses to rename. Then an empty folder in the trash, whose name ends 
 folder, records that the topic is deleted, and its files are deleted where they are. A start
 completes that.
 
-`policies.json` has the policies that were set at run time; it is replaced in the same way. So is
-`drain.json`, which has the drains; it does not exist while there are none.
+`policies.json` and `drain.json` (see `policies` and `draining`) are replaced in the same way.
 
 `Checkpoints` syncs the files of topics whose commits shared a sync in a journal, so that old
 journals can be deleted:
@@ -28,29 +27,31 @@ journals can be deleted:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, TypeVar
 
-from sparq.broker import drain_file, policies
-from sparq.broker.drain_file import NONE, Draining
+from sparq.broker.health import Trouble
 from sparq.broker.options import NEVER
-from sparq.broker.policies import Policy
 from sparq.broker.topic import Topic
-from sparq.broker.turn import Turn
+from sparq.broker.turn import Ticket, TopicTask, Turn
+from sparq.log.commit import Commit
 from sparq.log.disk import Disk, DiskError, FileSystem
 from sparq.log.journal import Cleaning, Journal
 from sparq.log.metadata import FACTS, FORMAT, DataPathMetadata, MetadataError, decode
 from sparq.log.reserve import BLOCK_BYTES, Purpose, Reserve, with_reserve
 from sparq.log.task import Task
 from sparq.options.units import MILLISECOND
+from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import directory_name, topic_of_directory
 
 TOPICS: Final = "topics"
 TRASH: Final = "trash"
-POLICIES: Final = "policies.json"
-DRAIN: Final = "drain.json"
 PROBE: Final = "probe"
+
+Contents = TypeVar("Contents")
 
 
 class CatalogError(Exception):
@@ -63,8 +64,6 @@ class Catalog:
     Attributes:
         node_id: the node id in its message ids; the one in the data path overrides the option.
         retired_index: no new log may use an index below this.
-        policies: the policies set at run time, as found by `load`.
-        draining: the drains, as found by `load`.
         reserve: space kept so that topics can be deleted on a full disk.
     """
 
@@ -73,8 +72,6 @@ class Catalog:
         self.data_path = data_path
         self.node_id = node_id
         self.retired_index = 0
-        self.policies: tuple[Policy, ...] = ()
-        self.draining = NONE
         self.reserve: Reserve | None = None
         self._trashed = 0
         self._are_folders_synced = False
@@ -94,11 +91,7 @@ class Catalog:
         if disk.exists(self._path(FACTS)):
             self._read()
         else:
-            self.save(self.facts())
-        if disk.exists(self._path(POLICIES)):
-            self._read_policies()
-        if disk.exists(self._path(DRAIN)):
-            self._read_draining()
+            self.save_facts()
         for name in disk.listdir(self._path(TRASH)):
             self.retired_index = max(self.retired_index, retired_index_of(name))
         self._complete_deletions()
@@ -113,23 +106,22 @@ class Catalog:
                 f"{self._path(FACTS)} has format {version}, but this version reads format {FORMAT}"
             )
 
-    def _read_policies(self) -> None:
-        try:
-            self.policies = policies.decode(self._contents(POLICIES))
-        except policies.PolicyError as error:
-            # Guessing would be unsafe: without the policies a topic might lose what they keep.
-            raise CatalogError(
-                f"{self._path(POLICIES)} cannot be used: {error}. Move it away to start without the"
-                " policies that were set at run time"
-            ) from error
+    def read_file(
+        self, name: str, decode: Callable[[bytes], Contents], what: str
+    ) -> Contents | None:
+        """Read a file that `save_file` has written; None: there is none.
 
-    def _read_draining(self) -> None:
+        Raises:
+            DiskError: it cannot be read.
+            CatalogError: `decode` refuses it with a ValueError. A start without it would be unsafe.
+        """
+        if not self.disk.exists(self._path(name)):
+            return None
         try:
-            self.draining = drain_file.decode(self._contents(DRAIN))
-        except drain_file.DrainError as error:
-            # Guessing would be unsafe: publishes to an nsqd that is draining would be stranded.
+            return decode(self._contents(name))
+        except ValueError as error:
             raise CatalogError(
-                f"{self._path(DRAIN)} cannot be used: {error}. Move it away to start without drains"
+                f"{self._path(name)} cannot be used: {error}. Move it away to start without {what}"
             ) from error
 
     def _contents(self, name: str) -> bytes:
@@ -139,28 +131,21 @@ class Catalog:
         finally:
             file.close()
 
-    def facts(self) -> bytes:
-        """The contents of `sparq.json`."""
-        return DataPathMetadata(FORMAT, self.node_id, self.retired_index).encode()
-
-    def save(self, facts: bytes) -> None:
-        """Replace the facts atomically."""
-        self._replace(FACTS, facts)
-
-    def save_policies(self, text: bytes) -> None:
-        """Replace the policies set at run time (`policies.encode`) atomically."""
-        self._replace(POLICIES, text)
-
-    def save_draining(self, draining: Draining) -> None:
-        """Replace the drains atomically; the file is deleted if there are none."""
-        if draining.is_on:
-            self._replace(DRAIN, drain_file.encode(draining))
+    def save_file(self, name: str, text: bytes | None) -> None:
+        """Replace a file atomically; None: delete it."""
+        if text is not None:
+            self._replace(name, text)
             return
-        if self.disk.exists(self._path(DRAIN)):
-            self.disk.unlink(self._path(DRAIN))
+        if self.disk.exists(self._path(name)):
+            self.disk.unlink(self._path(name))
         # Sync even if the file is gone: the sync of an earlier attempt may have failed, and then a
         # power cut would bring the file back.
         self.disk.sync_directory(self.data_path)
+
+    def save_facts(self) -> None:
+        """Replace `sparq.json` atomically."""
+        facts = DataPathMetadata(FORMAT, self.node_id, self.retired_index)
+        self._replace(FACTS, facts.encode())
 
     def _replace(self, name: str, text: bytes) -> None:
         disk, temporary = self.disk, self._path(name + ".new")
@@ -231,7 +216,7 @@ class Catalog:
         for mark in marks:
             self.remove_folder(f"{self._path(TOPICS)}/{marked_folder(mark)}")
         if marks:
-            self.save(self.facts())  # the marks have held the retired index
+            self.save_facts()  # the marks have held the retired index
         for mark in marks:
             disk.remove_directory(f"{trash}/{mark}")
         if marks:
@@ -305,28 +290,25 @@ class Removal(Task):
         self._folder = folder
         self._mark = ""
 
-    def run(self) -> None:
+    def execute(self) -> None:
         """Save the facts before the folder is removed: until then its name holds the index.
 
         May be run again after an error.
         """
         self.error = None
         catalog = self._catalog
-        try:
-            if not self.is_deleted:
-                self._discard()
-            if self._mark:
-                self._remove_in_place()
-                return
-            # In a thread: deleting 100 MB takes 150 to 230 ms.
-            for name in catalog.disk.listdir(self._folder):
-                catalog.disk.unlink(f"{self._folder}/{name}")
-            # The facts of now, not those of the deletion: after a failure this runs again, and
-            # another topic, with higher indexes, may have been deleted in between.
-            catalog.save(catalog.facts())
-            catalog.disk.remove_directory(self._folder)
-        except DiskError as error:
-            self.error = error
+        if not self.is_deleted:
+            self._discard()
+        if self._mark:
+            self._remove_in_place()
+            return
+        # In a thread: deleting 100 MB takes 150 to 230 ms.
+        for name in catalog.disk.listdir(self._folder):
+            catalog.disk.unlink(f"{self._folder}/{name}")
+        # The facts of now, not those of the deletion: after a failure this runs again, and
+        # another topic, with higher indexes, may have been deleted in between.
+        catalog.save_facts()
+        catalog.disk.remove_directory(self._folder)
 
     def _discard(self) -> None:
         """Move the folder to the trash; this is possible even on a full disk."""
@@ -366,51 +348,38 @@ class Removal(Task):
             if not error.is_full:
                 raise
         catalog.remove_folder(self._folder)
-        catalog.save(catalog.facts())
+        catalog.save_facts()
         if disk.exists(self._mark):
             disk.remove_directory(self._mark)
         disk.sync_directory(trash)
         self.is_deleted = True
 
 
-class PolicySave(Task):
-    """A task: writes the policies set at run time."""
+class SaveTask(Task):
+    """A task: writes a file of the data path that an administrator's request changes."""
 
-    def __init__(self, catalog: Catalog, chosen: tuple[Policy, ...]) -> None:
-        self._catalog = catalog
-        self._text = policies.encode(chosen)
-
-    def execute(self) -> None:
-        """Replace the file."""
-        self._catalog.save_policies(self._text)
-
-
-class DrainSave(Task):
-    """A task: writes the drains."""
-
-    def __init__(self, catalog: Catalog, draining: Draining) -> None:
-        self._catalog = catalog
-        self._draining = draining
+    def __init__(self, save: Callable[[], None], what: str) -> None:
+        self._save = save
+        self._what = what
 
     def execute(self) -> None:
         """Replace the file."""
-        self._catalog.save_draining(self._draining)
+        self._save()
+
+    def report(self, turn: Turn[Any], ticket: Ticket) -> None:
+        """Answer the request after the task has run."""
+        if (error := self.error) is None:
+            turn.health.recover(Trouble.SAVE)
+            turn.published.append((ticket, None))
+        else:
+            note = f"writing {self._what} failed: {error}"
+            turn.health.fail(Trouble.SAVE, "", note, error)
+            turn.published.append((ticket, RemoteError("INTERNAL_ERROR", error.reason)))
 
 
 AT_A_TIME: Final = 8
 """Maximum number of files being synced at a time."""
 RETRY_NS: Final = 50 * MILLISECOND
-
-
-class Synced(NamedTuple):
-    """The continuation after a topic's file was synced."""
-
-    checkpoints: Checkpoints
-    topic: Topic
-
-    def finish(self, turn: Turn, now: Instant) -> None:
-        """Continue with the next file."""
-        self.checkpoints.synced(self.topic, turn, now)
 
 
 class Checkpoints:
@@ -421,17 +390,18 @@ class Checkpoints:
         due_ns: when (mono ns) failed syncs are retried; NEVER: there are none.
     """
 
-    def __init__(self, journal: Journal, topics: dict[str, Topic]) -> None:
+    def __init__(self, journal: Journal, topics: dict[str, Topic], turn: Turn[Topic]) -> None:
         self.ended = 0
         self.due_ns = NEVER
         self._journal = journal
         self._topics = topics
+        self._turn = turn
         self._limit = 0
         self._waiting: list[Topic] = []
         self._again: list[Topic] = []
         self._under_way = 0
 
-    def begin(self, ended: int, turn: Turn, now: Instant) -> None:
+    def begin(self, ended: int, now: Instant) -> None:
         """Have the journals up to number `ended` deleted, after syncing the topics' files."""
         self.ended = ended
         # One at a time: `finish` begins the next one.
@@ -439,13 +409,13 @@ class Checkpoints:
             return
         self._limit = ended
         self._waiting = [topic for topic in self._topics.values() if self._concerns(topic)]
-        self._go_on(turn, now)
+        self._sync_next(now)
 
-    def on_time(self, turn: Turn, now: Instant) -> None:
+    def on_time(self, now: Instant) -> None:
         """Retry the topics that could not be synced."""
         self.due_ns = NEVER
         self._waiting, self._again = self._again, []
-        self._go_on(turn, now)
+        self._sync_next(now)
 
     def is_clean(self) -> bool:
         """Whether everything in the journals is also in synced topic files."""
@@ -454,7 +424,7 @@ class Checkpoints:
     def _concerns(self, topic: Topic) -> bool:
         return not topic.is_closed and 0 < topic.stream.log.unsynced.journal <= self._limit
 
-    def _go_on(self, turn: Turn, now: Instant) -> None:
+    def _sync_next(self, now: Instant) -> None:
         while self._waiting and self._under_way < AT_A_TIME:
             topic = self._waiting.pop()
             if not self._concerns(topic):
@@ -465,7 +435,7 @@ class Checkpoints:
                 self._again.append(topic)
                 continue
             self._under_way += 1
-            turn.submit(commit, topic, Synced(self, topic))
+            topic.submit(commit, partial(self._synced, topic, commit))
         if self._under_way or self._waiting:
             return
         if self._again:
@@ -473,16 +443,14 @@ class Checkpoints:
             return
         cleaning = Cleaning(self._journal, self._limit)
         self._limit = 0
-        turn.submit(cleaning, None, self)
+        # Others may have ended meanwhile.
+        self._turn.tasks.append(TopicTask(cleaning, lambda now: self.begin(self.ended, now)))
 
-    def synced(self, topic: Topic, turn: Turn, now: Instant) -> None:
+    def _synced(self, topic: Topic, commit: Commit, now: Instant) -> None:
         """Handle the end of a topic's sync, successful or not."""
+        topic.take_commit(commit, [], now)
         self._under_way -= 1
         # Still concerned: the sync has failed. Its journal stays until another one succeeds.
         if self._concerns(topic):
             self._again.append(topic)
-        self._go_on(turn, now)
-
-    def finish(self, turn: Turn, now: Instant) -> None:
-        """Continue after journals were deleted; others may have ended meanwhile."""
-        self.begin(self.ended, turn, now)
+        self._sync_next(now)

@@ -22,15 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.counts import ChannelCounts
-from sparq.broker.in_flight import NOT_IN_FLIGHT, Expired, InFlight
+from sparq.broker.in_flight import DEAD_LETTERS, NOT_IN_FLIGHT, InFlight, Rows, ranges_of
 from sparq.broker.last_deliveries import LastDeliveries
-from sparq.broker.latency import OFF, KnownAges, Latency, LatencyWindow, merged
+from sparq.broker.latency import KnownAges, LatencyWindow
 from sparq.broker.ledger_writer import NoLedger
 from sparq.broker.options import NEVER, QueueSettings
 from sparq.broker.session import Proximity, V2Session
-from sparq.broker.slots import DEAD_LETTERS, ranges_of
 from sparq.broker.stream import Skips, Stream
-from sparq.broker.waiting import Delays, RequeueQueue
+from sparq.broker.waiting import DueTimes, RequeueQueue
 from sparq.log.ledger import Ledger
 from sparq.log.records import RecordKind, drop_range
 from sparq.options.units import MILLISECOND
@@ -94,7 +93,7 @@ class Channel:
         self.cursor_ordinal = self.base_ordinal = stream.ordinal
         self.in_flight = InFlight()
         self.requeued = RequeueQueue()
-        self.delays = Delays()
+        self.delays: DueTimes[int] = DueTimes()
         self.skips = Skips()
         self.detached: set[int] = set()
         self.sessions: dict[int, V2Session] = {}
@@ -137,9 +136,7 @@ class Channel:
         if self.settings.max_attempts and session.in_flight_count:
             self.last_deliveries.left(session)
         if requeue:
-            expired = self.in_flight.release_owner(session.owner)
-            self._note_deliveries(expired, now)
-            self.take_back(expired)
+            self._returned_unanswered(self.in_flight.release_owner(session.owner), now)
 
     def opened(self, session: V2Session) -> None:
         """Mark a session as ready if its window is open."""
@@ -200,10 +197,8 @@ class Channel:
             self.last_deliveries.requeued(index, session, now.wall_ns)
         delay_ns = command.timeout_ms * MILLISECOND
         if delay_ns:
-            self.delays.add(now.mono_ns + delay_ns, index, attempts)
-            self.ledger.note(
-                RecordKind.REQUEUED, self.name, [index], [now.wall_ns + delay_ns], [attempts]
-            )
+            self.delays.add(index, now.mono_ns + delay_ns, attempts)
+            self.ledger.note(RecordKind.REQUEUED, self.name, [index], [now.wall_ns + delay_ns], [attempts])
             self.due_ns = min(self.due_ns, now.mono_ns + delay_ns)
         else:
             # No record: to a restart it is unfinished, with the attempts noted at its delivery.
@@ -229,29 +224,30 @@ class Channel:
         """Requeue messages that timed out, and those whose REQ delay is over."""
         expired = self.in_flight.expire(now.mono_ns)
         self.counts.timeout_count += len(expired.indexes)
-        self._note_deliveries(expired, now)
-        self.take_back(expired)
+        self._returned_unanswered(expired, now)
         for index, attempts in self.delays.pop_due(now.mono_ns):
             self.requeued.push(index, attempts)
         self.reschedule()
 
-    def _note_deliveries(self, expired: Expired, now: Instant) -> None:
-        if (most := self.settings.max_attempts) and len(expired.indexes):
-            self.last_deliveries.expired(expired, self.sessions, most, now.wall_ns)
+    def _returned_unanswered(self, rows: Rows, now: Instant) -> None:
+        """Make messages ready again that no consumer has answered."""
+        if (most := self.settings.max_attempts) and len(rows.indexes):
+            self.last_deliveries.expired(rows, self.sessions, most, now.wall_ns)
+        self.take_back(rows)
 
     def reschedule(self) -> None:
         """Recompute `due_ns`."""
         self.due_ns = min(self.in_flight.next_deadline_ns(), self.delays.next_due_ns())
 
-    def take_back(self, expired: Expired) -> None:
-        """Make returned messages ready for delivery again."""
-        if len(expired.indexes):
-            self.requeued.push_many(expired.indexes, expired.attempts)
-            self.returned(expired)
+    def take_back(self, rows: Rows) -> None:
+        """Make messages that are no longer in flight ready for delivery again."""
+        if len(rows.indexes):
+            self.requeued.push_many(rows.indexes, rows.attempts)
+            self.taken_from_owners(rows)
 
-    def returned(self, expired: Expired) -> None:
-        """Update the former owners of returned messages: their windows may have opened."""
-        owners, counts = np.unique(expired.owners, return_counts=True)
+    def taken_from_owners(self, rows: Rows) -> None:
+        """Update the former owners of messages: their windows may have opened."""
+        owners, counts = np.unique(rows.owners, return_counts=True)
         for owner, count in zip(owners.tolist(), counts.tolist(), strict=True):
             session = self.sessions.get(owner)
             if session is not None:
@@ -376,10 +372,6 @@ class Channel:
         self.sessions.clear()
         self.hold = None
 
-    def empty(self) -> None:
-        """Drop all messages that wait, are in flight or are delayed."""
-        self.seek(self.stream.end)
-
     def void(self, first: int, end: int, *, kept: Sequence[int] = ()) -> None:
         """Skip the messages [first, end): they are not for this channel.
 
@@ -398,9 +390,7 @@ class Channel:
             self.skips.add(first, end, count)
         gaps = [(a, b) for a, b in pairwise([first - 1, *kept, end]) if a + 1 < b]
         if gaps:
-            self.ledger.note(
-                RecordKind.VOIDED, self.name, [a + 1 for a, _ in gaps], [b for _, b in gaps]
-            )
+            self.ledger.note(RecordKind.VOIDED, self.name, [a + 1 for a, _ in gaps], [b for _, b in gaps])
 
     def overrun(self, end: int) -> int:
         """Drop unread messages before an index; returns how many.
@@ -469,17 +459,11 @@ class Channel:
         """Unfinished messages that the cursor has passed or will not deliver itself, ascending."""
         parts = (
             self.in_flight.indexes(),
-            self.requeued.indexes(),
-            self.delays.indexes(),
+            self.requeued.all()[0],
+            np.fromiter(self.delays, np.int64, len(self.delays)),
             self.pending_between(self.start, self.cursor),
         )
         return np.sort(np.concatenate(parts))
-
-    def latency(self, now: Instant) -> Latency:
-        """Publish-to-FIN latency of recently finished messages."""
-        if self.latencies is None:
-            return OFF
-        return merged([self.latencies], self.latencies.quantiles, now.mono_ns)
 
     @property
     def message_count(self) -> int:

@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.channel import Channel
-from sparq.broker.in_flight import Expired
+from sparq.broker.in_flight import DEAD_LETTERS, Rows
 from sparq.broker.last_deliveries import UNKNOWN, LastDelivery
 from sparq.broker.options import NEVER
-from sparq.broker.slots import DEAD_LETTERS
 from sparq.log.block import Block
 from sparq.log.records import RecordKind
 from sparq.options.units import SECOND
@@ -136,7 +135,7 @@ def try_again_later(channel: Channel, indexes: Indexes, now: Instant) -> None:
     ours = _take(channel, indexes)
     for index, attempts in zip(ours.indexes.tolist(), ours.attempts.tolist(), strict=True):
         # The ledger has it as requeued since its last delivery: there is nothing new to note.
-        channel.delays.add(now.mono_ns + TRY_AGAIN_NS, index, attempts)
+        channel.delays.add(index, now.mono_ns + TRY_AGAIN_NS, attempts)
     channel.reschedule()
 
 
@@ -146,6 +145,6 @@ def unclaim(channel: Channel, indexes: Indexes) -> None:
     channel.requeued.push_many(ours.indexes, ours.attempts)
 
 
-def _take(channel: Channel, indexes: Indexes) -> Expired:
+def _take(channel: Channel, indexes: Indexes) -> Rows:
     rows = channel.in_flight.rows_of(indexes)
     return channel.in_flight.take(rows.indexes[rows.owners == DEAD_LETTERS])

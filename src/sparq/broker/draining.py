@@ -1,6 +1,7 @@
-"""Refuses publishes while the nsqd, or their topic, is draining.
+"""Refuses publishes while this nsqd or their topic drains, so that producers use another nsqd.
 
-1. A drain takes effect once it is written, and then survives a restart; so does the end of a drain.
+1. A drain takes effect once it is written to `drain.json` in the data path, and then survives a
+   restart; so does the end of a drain. Without the file there are none.
 2. Messages accepted before are kept: commits, deliveries, FIN, REQ and channels work as usual.
 3. Dead letters are still accepted: they are not a client's publish, and their channel could not
    finish them otherwise.
@@ -10,40 +11,83 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
 
-from sparq.broker.catalog import Catalog, DrainSave
-from sparq.broker.drain_file import NONE, Draining
+from sparq.broker import stored_json
+from sparq.broker.catalog import Catalog, SaveTask
 from sparq.broker.options import LimitReached
-from sparq.broker.publishing import Ticket, Trouble
-from sparq.broker.turn import Turn
-from sparq.protocol.errors import DRAINING, TOPIC_DRAINING, RemoteError
+from sparq.broker.turn import Ticket, TopicTask, Turn
+from sparq.protocol.errors import DRAINING, TOPIC_DRAINING
 from sparq.protocol.instant import Instant
+from sparq.protocol.names import is_valid_name
 
-Make = Callable[[Draining], Draining]
+FILE: Final = "drain.json"
+TOPICS_MAX: Final = 10_000
+BY_MAX: Final = 256
+"""Maximum length of the requester's name, in characters."""
+
+
+class Drain(NamedTuple):
+    """One drain.
+
+    Attributes:
+        since_ns: when it began (wall ns).
+        by: the requester's name.
+        exit: whether the process exits once nothing is left; always False for a topic.
+    """
+
+    since_ns: int
+    by: str
+    exit: bool = False
+
+
+class Draining(NamedTuple):
+    """All drains of one nsqd.
+
+    Attributes:
+        node: the drain of the whole nsqd; None: there is none.
+        topics: the drains of single topics, by name.
+    """
+
+    node: Drain | None
+    topics: Mapping[str, Drain]
+
+
+NONE: Final = Draining(None, {})
+
+
+def encode(draining: Draining) -> bytes:
+    """The contents of `drain.json`."""
+    documents = {
+        name: {"since_ns": str(drain.since_ns), "by": drain.by, "exit": drain.exit}
+        for name, drain in draining.topics.items()
+    }
+    node = draining.node
+    own = None if node is None else {**node._asdict(), "since_ns": str(node.since_ns)}
+    return stored_json.encode("draining", {"node": own, "topics": documents})
+
+
+def decode(text: bytes) -> Draining:
+    """Read a `drain.json`; raises ValueError: it is damaged, or of a later format."""
+    drains = stored_json.decode("draining", text)
+    try:
+        node = None if drains["node"] is None else _drain_of(drains["node"])
+        topics = {str(name): _drain_of(one) for name, one in drains["topics"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(str(error)) from error
+    if not all(map(is_valid_name, topics)):
+        raise ValueError("invalid topic name")
+    return Draining(node, topics)
+
+
+def _drain_of(document: Any) -> Drain:
+    return Drain(int(document["since_ns"]), str(document["by"])[:BY_MAX], bool(document["exit"]))
+
+
+ChangeDrains = Callable[[Draining], Draining]
 """Returns the drains after a change, given the current ones."""
-
-
-class DrainsSaved(NamedTuple):
-    """The continuation after drains were written: they take effect, or nothing has changed."""
-
-    drains: Drains
-    wanted: Draining
-    save: DrainSave
-    ticket: Ticket
-
-    def finish(self, turn: Turn, now: Instant) -> None:
-        """Apply the result and answer the requester."""
-        refused: RemoteError | None = None
-        if (error := self.save.error) is None:
-            turn.health.recover(Trouble.SAVE)
-            self.drains.take(self.wanted)
-        else:
-            turn.health.fail(Trouble.SAVE, "", f"writing drains failed: {error}", error)
-            refused = RemoteError("INTERNAL_ERROR", error.reason)
-        turn.published.append((self.ticket, refused))
-        self.drains.saved()
 
 
 class Drains:
@@ -55,39 +99,43 @@ class Drains:
         refused_count: messages refused because of a drain since nsqd started.
     """
 
-    def __init__(self, catalog: Catalog, turn: Turn) -> None:
+    def __init__(self, catalog: Catalog, turn: Turn[Any]) -> None:
         self.now = NONE
         self.is_on = False
         self.refused_count = 0
         self._catalog = catalog
         self._turn = turn
-        self._waiting: deque[tuple[Make, Ticket]] = deque()
-        self._is_saving = False
+        self._changes: deque[tuple[ChangeDrains, Ticket]] = deque()
 
-    def take(self, draining: Draining) -> None:
-        """Put drains into force."""
+    def load(self) -> None:
+        """Put the stored drains into force; raises CatalogError: the file cannot be used."""
+        # Guessing would be unsafe: publishes to an nsqd that is draining would be stranded.
+        self._put_into_force(self._catalog.read_file(FILE, decode, "drains") or NONE)
+
+    def _put_into_force(self, draining: Draining) -> None:
         self.now = draining
-        self.is_on = draining.is_on
+        self.is_on = draining.node is not None or bool(draining.topics)
 
-    def change(self, make: Make, ticket: Ticket) -> None:
+    def change(self, change: ChangeDrains, ticket: Ticket) -> None:
         """Write changed drains, then put them into force; the ticket is answered once."""
-        self._waiting.append((make, ticket))
-        if not self._is_saving:
-            self._save_next()
-
-    def saved(self) -> None:
-        """Write the next waiting change, after the previous one was written or failed."""
-        self._is_saving = False
-        if self._waiting:
+        self._changes.append((change, ticket))
+        if len(self._changes) == 1:
             self._save_next()
 
     def _save_next(self) -> None:
-        self._is_saving = True
-        make, ticket = self._waiting.popleft()
         # Computed only now: the change before this one may have failed (rule 4).
-        wanted = make(self.now)
-        save = DrainSave(self._catalog, wanted)
-        self._turn.submit(save, None, DrainsSaved(self, wanted, save, ticket))
+        wanted = self._changes[0][0](self.now)
+        text = encode(wanted) if wanted != NONE else None
+        save = SaveTask(partial(self._catalog.save_file, FILE, text), "drains")
+        self._turn.tasks.append(TopicTask(save, partial(self._saved, save, wanted)))
+
+    def _saved(self, save: SaveTask, wanted: Draining, _now: Instant) -> None:
+        _, ticket = self._changes.popleft()
+        if save.error is None:
+            self._put_into_force(wanted)
+        save.report(self._turn, ticket)
+        if self._changes:
+            self._save_next()
 
     def refusal(self, topic: str) -> str:
         """Why a topic accepts no publishes; "": it accepts them."""

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.in_flight import Expired
+from sparq.broker.in_flight import Rows
 from sparq.broker.session import V2Session
 from sparq.log.records import drop_range
 from sparq.protocol.dead_letters import TEXT_SIZE_MAX
@@ -83,7 +83,7 @@ class LastDeliveries:
             del gone[next(iter(gone))]
 
     def expired(
-        self, expired: Expired, sessions: Mapping[int, V2Session], most: int, wall_ns: int
+        self, expired: Rows, sessions: Mapping[int, V2Session], most: int, wall_ns: int
     ) -> None:
         """Messages came back unanswered: they timed out, or their consumer has disconnected.
 

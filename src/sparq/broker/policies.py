@@ -12,13 +12,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final, NamedTuple
 
-from xxhash import xxh3_64_hexdigest
-
+from sparq.broker import stored_json
 from sparq.broker.options import TOPIC_SETTINGS, QueueSettings
 from sparq.protocol.names import (
     NAME_SIZE_MAX,
@@ -32,7 +30,7 @@ POLICIES_MAX: Final = 1_000
 PATTERNS_MAX: Final = 100
 """Maximum number of policies with a wildcard topic: each is compared with each topic's name."""
 
-FORMAT: Final = 1
+FILE: Final = "policies.json"
 NAMES: Final = frozenset(field.name for field in fields(QueueSettings))
 VALUE_MAX: Final = (1 << 63) - 1
 
@@ -232,38 +230,18 @@ def check(policies: Sequence[Policy]) -> None:
 
 
 def encode(policies: Iterable[Policy]) -> bytes:
-    """The contents of a data path's `policies.json`, for policies set at run time.
-
-    Policies may keep messages from deletion, so a flipped bit must be detected: the file carries a
-    checksum, XXH3-64 with seed 0 over the JSON text of its policies.
-    """
-    listed = [
-        {"topic": policy.topic, "channel": policy.channel, "settings": dict(policy.settings)}
-        for policy in policies
-    ]
-    document = {"format": FORMAT, "checksum": _checksum(listed), "policies": listed}
-    return json.dumps(document, indent=1).encode() + b"\n"
+    """The contents of a data path's `policies.json`, for policies set at run time."""
+    return stored_json.encode("policies", [policy._asdict() for policy in policies])
 
 
 def decode(text: bytes) -> tuple[Policy, ...]:
     """Read a `policies.json`; raises PolicyError: it is damaged, or of a later format."""
     try:
-        document = json.loads(text)
-        if document["format"] != FORMAT:
-            raise PolicyError(
-                f"it has format {document['format']}, but this version reads format {FORMAT}"
-            )
-        listed = document["policies"]
-        if document["checksum"] != _checksum(listed):
-            raise PolicyError("checksum mismatch")
         found = tuple(
-            Policy(str(one["topic"]), str(one["channel"]), dict(one["settings"])) for one in listed
+            Policy(str(one["topic"]), str(one["channel"]), dict(one["settings"]))
+            for one in stored_json.decode("policies", text)
         )
-        check(found)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise PolicyError(str(error)) from error
+    check(found)
     return found
-
-
-def _checksum(listed: Any) -> str:
-    return xxh3_64_hexdigest(json.dumps(listed, sort_keys=True, separators=(",", ":")).encode())

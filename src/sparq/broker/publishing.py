@@ -6,40 +6,26 @@
    or with the reason why none of them is stored.
 3. An ephemeral topic's log is memory: its commits finish at once, and messages that do not fit are
    dropped silently, as in NSQ.
-
-`Outcome` collects a topic's results since the broker last took them, answered publishes
-included. A topic never calls the layer above it: `Broker.end_turn` takes the outcome and handles
-each part once.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from enum import Enum
+from collections.abc import Callable, Iterable
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from sparq.broker.counts import TopicCounts
-from sparq.broker.dead_letters import DeadLetterBatch, Only
-from sparq.broker.ledger_writer import Ended
+from sparq.broker.dead_letters import Only
 from sparq.broker.options import NEVER, BrokerOptions
 from sparq.broker.rates import Rates
 from sparq.broker.session import Slot, V2Session
-from sparq.log.commit import Commit
-from sparq.log.disk import DiskError
-from sparq.log.log import Log
-from sparq.log.task import Task
+from sparq.broker.turn import Turn
+from sparq.protocol import layout
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import Instant
-
-
-class Ticket(Protocol):
-    """A requester outside the broker that waits for a result, such as an HTTP request."""
-
-    def answered(self, error: RemoteError | None) -> None:
-        """Report that the request is done (None), or why it was refused."""
 
 
 class Publish(NamedTuple):
@@ -50,10 +36,10 @@ class Publish(NamedTuple):
         command: PUB, MPUB or DPUB: used in the text of a refusal.
         messages, size_bytes: number of bodies, and their total size.
         due: when it may be delivered; None: at once.
-        session, slot: the sender, and the place of the answer; None: it came by HTTP.
+        session, slot: the sender, and the place of the answer; None: it came from no session.
         oks: number of OKs in the answer: one for each message of a run of PUBs.
-        ticket: receives the answer if it came by HTTP.
-        letters: the dead letters, or the messages sent back, whose bodies are published.
+        answered: called with the refusal or None if it came from no session.
+        is_letter: whether its messages are dead letters, or were sent back from there.
         only: the one channel that gets it; None: all channels.
     """
 
@@ -66,45 +52,47 @@ class Publish(NamedTuple):
     session: V2Session | None = None
     slot: Slot | None = None
     oks: int = 1
-    ticket: Ticket | None = None
-    letters: DeadLetterBatch | None = None
+    answered: Callable[[RemoteError | None, Instant], None] | None = None
+    is_letter: bool = False
     only: Only | None = None
 
 
-def publish_of(letters: DeadLetterBatch, topic: str, ticket: Ticket | None = None) -> Publish:
-    """Make a publish of dead letters, or of messages sent back from there."""
-    bodies = BodySlices.of(letters.bodies)
-    count, size_bytes = len(bodies), bodies.size_bytes
-    return Publish(
-        topic, "PUB", bodies, count, size_bytes, ticket=ticket, letters=letters, only=letters.only
-    )
-
-
-class Answered(NamedTuple):
-    """The result for publishes of one commit, or of a topic that is deleted: stored or refused.
-
-    Attributes:
-        reason: why they were refused; None: they are stored.
-        fatal: whether the refusal closes the connection.
-    """
-
-    publishes: list[Publish]
-    reason: str | None = None
-    fatal: bool = False
-
-
-def refusal(command: str, reason: str, fatal: bool) -> RemoteError:
-    """The error reply for a publish that was not stored."""
-    return RemoteError(f"E_{command}_FAILED", f"{command} failed {reason}", fatal)
+def answer(
+    publishes: Iterable[Publish],
+    turn: Turn[Any],
+    now: Instant,
+    reason: str | None = None,
+    *,
+    fatal: bool = False,
+) -> None:
+    """Answer publishes that are stored (no reason) or refused; a fatal refusal ends connections."""
+    for publish in publishes:
+        turn.backlog_bytes -= publish.size_bytes
+        session, slot, refused = publish.session, publish.slot, None
+        if reason is not None:
+            text = f"{publish.command} failed {reason}"
+            refused = RemoteError(f"E_{publish.command}_FAILED", text, fatal)
+        if session is None or slot is None:
+            if publish.answered is not None:
+                publish.answered(refused, now)
+            continue
+        session.uncommitted_bytes -= publish.size_bytes
+        turn.sessions[session] = None
+        if refused is None:
+            slot.data = layout.OK * publish.oks
+            counts = session.pub_counts
+            counts[publish.topic] = counts.get(publish.topic, 0) + publish.messages
+        else:
+            # A fatal error closes the connection: a run of PUBs gets no second one.
+            slot.data = layout.error(refused.frame_text()) * (1 if fatal else publish.oks)
+            session.closing |= fatal
 
 
 class Publishing:
-    """The publishes of one topic.
+    """The publishes of one topic that are not stored yet.
 
     Attributes:
         waiting: publishes that no commit has taken yet.
-        batch: the publishes of the commit in flight.
-        commit: the commit in flight; None: there is none.
         pending_bytes, pending_messages: size and number of messages that are not in the log yet.
         rates: the use of the publish rate limits.
         held: publishes held back by a rate limit: a heap of (mono ns, number, publish).
@@ -112,26 +100,21 @@ class Publishing:
 
     def __init__(self, options: BrokerOptions, counts: TopicCounts) -> None:
         self.waiting: deque[Publish] = deque()
-        self.batch: list[Publish] = []
-        self.commit: Commit | None = None
         self.pending_bytes = self.pending_messages = 0
         self.rates = Rates()
         self.held: list[tuple[int, int, Publish]] = []
         self._counts, self._options = counts, options
 
-    def add(self, publish: Publish) -> None:
-        """Queue a publish to be committed at the end of the turn."""
-        self.waiting.append(publish)
+    def add(self, publish: Publish, ready_ns: int = 0) -> None:
+        """Queue a publish for the next commit, but not before `ready_ns` (mono ns)."""
         self.pending_bytes += publish.size_bytes
         self.pending_messages += publish.messages
-
-    def commit_later(self, publish: Publish, ready_ns: int) -> None:
-        """Queue a publish to be committed, but not before `ready_ns` (mono ns)."""
-        self._counts.held_count += publish.messages
-        self.pending_bytes += publish.size_bytes
-        self.pending_messages += publish.messages
-        # The count breaks ties: equal times keep the order of arrival.
-        heapq.heappush(self.held, (ready_ns, self._counts.held_count, publish))
+        if ready_ns:
+            self._counts.held_count += publish.messages
+            # The count breaks ties: equal times keep the order of arrival.
+            heapq.heappush(self.held, (ready_ns, self._counts.held_count, publish))
+        else:
+            self.waiting.append(publish)
 
     def release(self, mono_ns: int) -> int:
         """Release held publishes that are ready; returns the next one's time, or NEVER."""
@@ -139,72 +122,38 @@ class Publishing:
             self.waiting.append(heapq.heappop(self.held)[2])
         return self.held[0][0] if self.held else NEVER
 
-    def begin(self, log: Log, now: Instant) -> Commit:
-        """Begin the next commit of the waiting publishes; the log must not be busy."""
-        if len(self.waiting) == 1 and (publish := self.waiting[0]).due is None:
-            # The usual case of a publisher that waits for each OK.
-            self.waiting.clear()
-            self.batch = [publish]
-            self.commit = log.begin([publish.bodies], now)
-        else:
-            self.batch = self._next_batch()
-            pieces = [publish.bodies for publish in self.batch]
-            self.commit = log.begin(pieces, now, _dues(self.batch))
-        return self.commit
-
-    def begin_bounded(self, log: Log, now: Instant, room: int) -> Commit:
-        """Do what `begin` does, for an ephemeral topic: drop the newest messages beyond `room`.
-
-        Due times are not stored: deferred messages are lost when the process ends.
-        """
-        batch = self.batch = self._next_batch()
-        pieces: list[BodySlices] = []
-        for publish in batch:
-            bodies = publish.bodies
-            # The publisher still gets its OK: NSQ drops what does not fit without an error, too.
-            kept = BodySlices(bodies.buffer, bodies.starts[:room], bodies.sizes[:room])
-            pieces.append(kept)
-            room -= len(kept)
-        commit = self.commit = log.begin(pieces, now)
-        return commit
-
-    def _next_batch(self) -> list[Publish]:
+    def next_batch(self) -> list[Publish]:
+        """Take the publishes of the next commit; `waiting` is not empty."""
         waiting, options = self.waiting, self._options
-        first = waiting.popleft()
-        batch = [first]
-        if not waiting:
-            return batch
-        size, count = first.size_bytes, first.messages
-        while waiting:
-            size += waiting[0].size_bytes
-            count += waiting[0].messages
-            # Batches of 1 MiB instead of 256 KiB gained nothing.
-            if size > options.commit_bytes or count > options.commit_count:
-                break
-            batch.append(waiting.popleft())
+        batch = [waiting.popleft()]
+        if waiting:
+            size, count = batch[0].size_bytes, batch[0].messages
+            while waiting:
+                size += waiting[0].size_bytes
+                count += waiting[0].messages
+                # Batches of 1 MiB instead of 256 KiB gained nothing.
+                if size > options.commit_bytes or count > options.commit_count:
+                    break
+                batch.append(waiting.popleft())
         return batch
 
-    def take(self) -> list[Publish]:
-        """Take the publishes of the commit, which has run."""
-        batch, self.batch, self.commit = self.batch, [], None
-        # Only now: limits on the topic's size count a message here until the log has it.
-        for publish in batch:
-            self.pending_bytes -= publish.size_bytes
-            self.pending_messages -= publish.messages
-        return batch
-
-    def take_waiting(self) -> list[Publish]:
+    def take_all(self) -> list[Publish]:
         """Take the publishes that will not be stored, since the topic is deleted or nsqd stops."""
         # Sorted by time and number, since a heap's list is only partly ordered.
         held = [publish for _, _, publish in sorted(self.held, key=itemgetter(0, 1))]
         waiting, self.waiting, self.held = [*self.waiting, *held], deque(), []
-        for publish in waiting:
-            self.pending_bytes -= publish.size_bytes
-            self.pending_messages -= publish.messages
+        self.count_done(waiting)
         return waiting
 
+    def count_done(self, publishes: list[Publish]) -> None:
+        """Count publishes as no longer pending: the log has them, or they were refused."""
+        for publish in publishes:
+            self.pending_bytes -= publish.size_bytes
+            self.pending_messages -= publish.messages
 
-def _dues(batch: list[Publish]) -> list[tuple[int, int]] | None:
+
+def due_positions(batch: list[Publish]) -> list[tuple[int, int]] | None:
+    """(position, due time in ns since 1970) of the deferred messages of a batch; None: none is."""
     # Positions in the batch: a batch per DPUB would need a header for each.
     dues: list[tuple[int, int]] = []
     position = 0
@@ -213,73 +162,3 @@ def _dues(batch: list[Publish]) -> list[tuple[int, int]] | None:
             dues += [(position + at, publish.due.wall_ns) for at in range(publish.messages)]
         position += publish.messages
     return dues or None
-
-
-Change = tuple[str, str, str | None]
-"""("created" | "deleted", topic, channel or None)."""
-
-
-class Trouble(Enum):
-    """What the disk refuses (see `health`)."""
-
-    PUBLISH = "publishing to a topic, or syncing its messages"
-    LEDGER = "writing or syncing a topic's ledger"
-    CREATE = "creating a topic"
-    SAVE = "saving policies or drains"
-    REMOVAL = "deleting a topic's files"
-    OPENING = "opening a topic at the start"
-    PLACE = "finding the data path"
-    CLOCK = "assigning message ids: the clock is out of their range"
-
-
-class Failure(NamedTuple):
-    """A refusal by the disk: of what, a note for the operator, and the error."""
-
-    trouble: Trouble
-    note: str
-    error: DiskError
-
-
-class Outcome:
-    """The results of one topic since the broker last took them.
-
-    Attributes:
-        tasks: disk work to hand out.
-        answers: publishes that were stored or refused.
-        replies: waiters for the ledger, each with the disk error or None if it was written.
-        letters: messages to move to the dead-letter topic.
-        changes: created and deleted channels.
-        notes: notes for the operator.
-        failures: disk errors.
-        has_stored: whether publishes were stored.
-        has_noted: whether the ledger has been written again after a failure.
-        journals_ended: number of the newest journal that is complete, according to the commits.
-    """
-
-    __slots__ = (
-        "answers",
-        "changes",
-        "failures",
-        "has_noted",
-        "has_stored",
-        "journals_ended",
-        "letters",
-        "notes",
-        "replies",
-        "tasks",
-    )
-
-    def __init__(self) -> None:
-        self.tasks: list[Task] = []
-        self.answers: list[Answered] = []
-        self.replies: Ended = []
-        self.letters: list[DeadLetterBatch] = []
-        self.changes: list[Change] = []
-        self.notes: list[str] = []
-        self.failures: list[Failure] = []
-        self.has_stored = self.has_noted = False
-        self.journals_ended = 0
-
-    def fail(self, trouble: Trouble, note: str, error: DiskError) -> None:
-        """Record a disk error."""
-        self.failures.append(Failure(trouble, note, error))

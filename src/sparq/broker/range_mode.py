@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from typing import Final, NamedTuple, NoReturn
+from functools import partial
+from typing import Final, NoReturn
 
 from sparq.broker.channel import Channel, RangeLease
 from sparq.broker.session import Slot, V2Session
@@ -23,7 +24,7 @@ from sparq.broker.topic import Topic
 from sparq.broker.turn import Turn
 from sparq.log.disk import DiskError
 from sparq.log.log import Log
-from sparq.log.reading import BlockRead, RangeRead
+from sparq.log.reading import RangeRead
 from sparq.protocol import layout
 from sparq.protocol.commands import CommitRange, Read, ReadEnds
 from sparq.protocol.errors import RemoteError
@@ -94,38 +95,6 @@ def _refuse_commit(reason: str) -> NoReturn:
     raise RemoteError("E_COMMIT_FAILED", f"COMMIT failed {reason}")
 
 
-class PendingEnds(NamedTuple):
-    """The continuation of an ENDS whose answer needs a disk read."""
-
-    ranges: Ranges
-    session: V2Session
-    slot: Slot
-    topic: Topic
-    command: ReadEnds
-    read: BlockRead
-
-    def finish(self, _turn: Turn, _now: Instant) -> None:
-        """Answer, or read again if the data was evicted meanwhile."""
-        self.topic.stream.log.store(self.read)
-        if self.read.error is not None:
-            self.ranges.fail(self.session, self.slot, "ENDS", self.read.error)
-        else:
-            self.ranges.answer_ends(self.session, self.slot, self.topic, self.command)
-
-
-class PendingRead(NamedTuple):
-    """The continuation of a READ after its range was read."""
-
-    ranges: Ranges
-    session: V2Session
-    slot: Slot
-    task: RangeRead
-
-    def finish(self, _turn: Turn, _now: Instant) -> None:
-        """Send the answer."""
-        self.ranges.have_read(self)
-
-
 class SessionReads:
     """One session's waiting READs, and whether one is running."""
 
@@ -141,7 +110,7 @@ class Ranges:
     taken. So a client that requests much and reads nothing costs the memory of one answer.
     """
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: Turn[Topic]) -> None:
         self._turn = turn
         self._holds: dict[V2Session, list[tuple[Topic, Channel]]] = {}
         self.reads: dict[V2Session, SessionReads] = {}
@@ -178,7 +147,7 @@ class Ranges:
             # A newer ATTACH may have taken the hold over.
             if _holds(channel, session):
                 channel.hold = None
-                self._turn.wake(topic, channel)
+                topic.wake(channel)
 
     # ENDS and READ: the answer may need a disk read
 
@@ -195,8 +164,15 @@ class Ranges:
             at = log.index_at_time(command.value)
             if at is None:
                 read = log.load_time(command.value)
-                pending = PendingEnds(self, session, slot, topic, command, read)
-                self._turn.submit(read, topic, pending)
+
+                def finish(_now: Instant) -> None:
+                    log.store(read)
+                    if read.error is not None:
+                        self.fail(session, slot, "ENDS", read.error)
+                    else:  # or read again if the data was evicted meanwhile
+                        self.answer_ends(session, slot, topic, command)
+
+                topic.submit(read, finish)
                 return
         elif command.kind == "after":
             at = log.index_at_ordinal(log.ordinal_at(command.value) + command.count)
@@ -212,9 +188,9 @@ class Ranges:
         _check_range(topic, command)
         reads = self.reads.setdefault(session, SessionReads())
         reads.waiting.append((topic, command, session.slot()))
-        self.go_on(session)
+        self.read_next(session)
 
-    def go_on(self, session: V2Session) -> None:
+    def read_next(self, session: V2Session) -> None:
         """Begin the session's next READ if its previous answer was taken and it reads output."""
         reads = self.reads.get(session)
         if reads is None or not reads.waiting or reads.is_reading:
@@ -231,11 +207,10 @@ class Ranges:
         size_max = min(command.max_bytes, READ_BYTES_MAX)
         end = max(command.first, command.end)
         task = topic.stream.log.range_read(command.first, end, size_max)
-        self._turn.submit(task, topic, PendingRead(self, session, slot, task))
+        topic.submit(task, partial(self._have_read, session, slot, task))
 
-    def have_read(self, pending: PendingRead) -> None:
+    def _have_read(self, session: V2Session, slot: Slot, task: RangeRead, _now: Instant) -> None:
         """Send the answer for a range that was read, or the error."""
-        session, slot, task = pending.session, pending.slot, pending.task
         reads = self.reads.get(session)
         if reads is not None:
             reads.is_reading = False

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.channel import Channel
-from sparq.broker.slots import ranges_of
+from sparq.broker.in_flight import ranges_of
 from sparq.broker.stream import Stream
 from sparq.log.records import ChannelState, TopicState, merge_ranges
 from sparq.protocol.instant import Instant
@@ -51,17 +51,11 @@ def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Insta
     requeued, dues, attempts = _requeued_arrays(state)
     # Due times are wall time on disk, since the monotonic clock begins anew with each boot.
     is_ready = dues <= now.wall_ns
-    channel.delays.add_all(
-        zip(
-            (dues[~is_ready] + (now.mono_ns - now.wall_ns)).tolist(),
-            requeued[~is_ready].tolist(),
-            attempts[~is_ready].tolist(),
-            strict=True,
-        )
-    )
+    delayed = (dues + (now.mono_ns - now.wall_ns), requeued, attempts)
+    channel.delays.add_all(zip(*(column[~is_ready].tolist() for column in delayed), strict=True))
     finished = np.array(state.finished, np.int64).reshape(-1, 2)
     done = finished[:, 0], finished[:, 1]
-    channel.detached = state.detached & stream.due.pending
+    channel.detached = {index for index in state.detached if index in stream.due.pending}
     pending = stream.due.pending_between(state.start, stream.end)
     cancelled = np.array(list(stream.due.cancelled), np.int64)
     elsewhere = np.concatenate((requeued, pending, past_due, cancelled))
@@ -142,7 +136,12 @@ def _skip_ahead(channel: Channel, done: Ranges, outside: Indexes) -> None:
     low, high = np.array(merge_ranges(low, high), np.int64).reshape(-1, 2).T
     log, due = channel.stream.log, channel.stream.due
     # `fresh_count` subtracts the due list by itself, so the skips must not count it again.
-    counts = log.ordinals_at(high) - log.ordinals_at(low) - due.counts_between(low, high)
+    counts = (
+        log.ordinals_at(high)
+        - log.ordinals_at(low)
+        - np.searchsorted(due.skipped, high)
+        + np.searchsorted(due.skipped, low)
+    )
     channel.skips.add_all(low, high, counts)
 
 
@@ -263,7 +262,8 @@ def _cut_out(ranges: list[tuple[int, int]], indexes: list[int]) -> list[tuple[in
 def _requeued(channel: Channel, now: Instant) -> dict[int, tuple[int, int]]:
     """Messages for which the cursor is not enough: with delays, or with a known attempts count."""
     requeued: dict[int, tuple[int, int]] = {}
-    for indexes, attempts in (channel.in_flight.all(), channel.requeued.all()):
+    flying = channel.in_flight.rows()
+    for indexes, attempts in ((flying.indexes, flying.attempts), channel.requeued.all()):
         for index, count in zip(indexes.tolist(), attempts.tolist(), strict=True):
             # Needs no record: a restart counts unfinished messages before the cursor as delivered
             # once.

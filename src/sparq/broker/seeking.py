@@ -8,13 +8,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from sparq.broker.channel import Channel, SeekTarget
 from sparq.broker.topic import Topic
-from sparq.broker.turn import Turn
 from sparq.log.disk import DiskError
 from sparq.log.log import Log
 from sparq.log.reading import BlockRead
@@ -68,50 +66,26 @@ class Seek:
     error: DiskError | None = None
 
 
-class PendingSeek(NamedTuple):
-    """A seek in progress."""
+def begin(topic: Topic, channel: Channel, target: SeekTarget, seek: Seek) -> Seek:
+    """Move the channel to another place as soon as that place is known; returns `seek`."""
+    log = topic.stream.log
+    place = place_of(log, target, topic.stream.end)
+    if isinstance(place, int):
+        _go(topic, channel, place, seek)
+        return seek
+    read = place
 
-    topic: Topic
-    channel: Channel
-    target: SeekTarget
-    seek: Seek
-
-
-class SeekRead(NamedTuple):
-    """The continuation after the disk read that finds a seek's place."""
-
-    pending: PendingSeek
-    read: BlockRead
-
-    def finish(self, turn: Turn, _now: Instant) -> None:
-        """Find the place, unless the channel was deleted meanwhile."""
-        topic, channel, _, seek = self.pending
-        topic.stream.log.store(self.read)
-        if self.read.error is not None:
-            seek.error = self.read.error
-            turn.health.notes.append(f"seeking in {topic.name} failed: {self.read.error}")
+    def finish(_now: Instant) -> None:
+        log.store(read)
+        if read.error is not None:
+            seek.error = read.error
+            note = f"seeking in {topic.name} failed: {read.error}"
+            topic.turn.health.notes.append(note)
         # `is`: a new channel may have the name of a deleted one.
         elif topic.channels.get(channel.name) is channel:
-            _find(self.pending, turn)
+            begin(topic, channel, target, seek)
 
-
-class FirstRead(NamedTuple):
-    """The continuation after the first message at the new place was read."""
-
-    topic: Topic
-    first: int
-    seek: Seek
-    read: BlockRead
-
-    def finish(self, _turn: Turn, _now: Instant) -> None:
-        """Add its publish time to the result."""
-        self.topic.stream.log.store(self.read)
-        _note_time(self.topic, self.first, self.seek)
-
-
-def begin(turn: Turn, topic: Topic, channel: Channel, target: SeekTarget, seek: Seek) -> Seek:
-    """Move the channel to another place as soon as that place is known; returns `seek`."""
-    _find(PendingSeek(topic, channel, target, seek), turn)
+    topic.submit(read, finish)
     return seek
 
 
@@ -133,17 +107,7 @@ def place_of(log: Log, target: SeekTarget, end: int) -> int | BlockRead:
     return min(index, end)
 
 
-def _find(pending: PendingSeek, turn: Turn) -> None:
-    stream = pending.topic.stream
-    place = place_of(stream.log, pending.target, stream.end)
-    if isinstance(place, int):
-        _go(pending, place, turn)
-    else:
-        turn.submit(place, pending.topic, SeekRead(pending, place))
-
-
-def _go(pending: PendingSeek, index: int, turn: Turn) -> None:
-    topic, channel, _, seek = pending
+def _go(topic: Topic, channel: Channel, index: int, seek: Seek) -> None:
     stream, log = topic.stream, topic.stream.log
     # Counted before the seek, which clears the state that this looks at.
     again = _ahead(channel, index, channel.cursor) + _finished_ahead(channel, index)
@@ -157,7 +121,7 @@ def _go(pending: PendingSeek, index: int, turn: Turn) -> None:
         for first, end in lost_ranges(log, index, stream.end):
             channel.void(first, end)
         waiting = channel.depth()
-        turn.wake(topic, channel)
+        topic.wake(channel)
     kept = [segment for segment in log.segments() if segment.messages]
     seek.landing = Landing(
         index=index,
@@ -172,7 +136,12 @@ def _go(pending: PendingSeek, index: int, turn: Turn) -> None:
     first = log.next_stored(index)
     if first < stream.end and not _note_time(topic, first, seek):
         read = log.load(first)
-        turn.submit(read, topic, FirstRead(topic, first, seek, read))
+
+        def finish(_now: Instant) -> None:
+            log.store(read)
+            _note_time(topic, first, seek)
+
+        topic.submit(read, finish)
 
 
 def _ahead(channel: Channel, first: int, end: int) -> int:

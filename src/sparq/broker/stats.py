@@ -187,6 +187,7 @@ def latency_of(topic: Topic, now: Instant) -> Latency:
 def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelStats:
     """A channel's statistics; `clients` is left out."""
     depth, hold, counts = channel.depth(), channel.hold, channel.counts
+    window = channel.latencies
     return ChannelStats(
         channel_name=channel.name,
         depth=depth,
@@ -202,7 +203,9 @@ def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelSt
         client_count=len(channel.sessions),
         clients=None,
         paused=channel.paused,
-        e2e_processing_latency=channel.latency(now),
+        e2e_processing_latency=(
+            OFF if window is None else merged([window], window.quantiles, now.mono_ns)
+        ),
         range_reader=hold.session.remote_address if hold is not None else None,
         cursor=str(channel.cursor),
         finish_count=counts.finish_count,
@@ -275,7 +278,7 @@ def of_client(session: V2Session, topic_name: str | None) -> ClientStats:
 
 def oldest_waiting(channel: Channel) -> int | None:
     """The index of the oldest waiting message; None: none waits, or it takes too long to find."""
-    again = channel.requeued.oldest()
+    again = min((int(at.min()) for at, _ in channel.requeued.chunks()), default=None)
     fresh = _oldest_fresh(channel) if channel.fresh_count() > 0 else None
     if fresh is None or again is None:
         return again if fresh is None else fresh

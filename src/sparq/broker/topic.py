@@ -4,39 +4,40 @@
    the channels that nsqlookupd knows. Otherwise it follows what the sync policy allows.
 2. A new channel starts at P, so the first channel gets the messages stored before it existed.
 3. A segment is deleted once every channel has finished all its messages (see `trimming`).
-4. A topic calls its own components and never the layer above. The results of its commands and
-   tasks are collected in `woken` and `outcome` until the end of the turn: then `end_turn` delivers
-   messages and the broker takes the outcome.
+4. A topic calls its own components and never the layer above. What concerns others (tasks, answers,
+   notes, changes) it adds to the `turn`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from functools import partial
+from typing import Final
 
 from sparq.broker.channel import Channel
 from sparq.broker.counts import TopicCounts
 from sparq.broker.dead_letters import for_one
-from sparq.broker.delivery import DeliveryContext, Sampler, deliver
-from sparq.broker.latency import Histogram, LatencyWindow
-from sparq.broker.ledger_writer import Ended, LedgerWriter, NoLedger
-from sparq.broker.options import NEVER, BrokerOptions, LimitReached, QueueSettings, check_limit
+from sparq.broker.delivery import DeliveryContext, deliver
+from sparq.broker.health import Trouble
+from sparq.broker.latency import LatencyWindow
+from sparq.broker.ledger_writer import LedgerWriter, NoLedger
+from sparq.broker.options import NEVER, BrokerOptions, LimitReached, check_limit
 from sparq.broker.policies import Scope
-from sparq.broker.publishing import Answered, Outcome, Publishing, Trouble
+from sparq.broker.publishing import Publish, Publishing, answer, due_positions
 from sparq.broker.recovery import recover_due, recover_mark, restore, topic_state
-from sparq.broker.session import V2Session
 from sparq.broker.stream import ExtentReads, Stream
-from sparq.broker.trimming import AwaitedSync, Trimming
+from sparq.broker.trimming import Trimming
+from sparq.broker.turn import TopicTask, Turn
 from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
-from sparq.log.index_file import IndexWrite
 from sparq.log.ledger import Checkpoint, Ledger, LedgerSync
 from sparq.log.log import Log
 from sparq.log.records import RecordKind, TopicState
 from sparq.log.task import Task
-from sparq.log.upkeep import Drop, LeftoverRemoval, Prepare, UpkeepTask
+from sparq.log.upkeep import UpkeepTask
 from sparq.options.units import MILLISECOND
 from sparq.protocol.dead_letters import REDRIVE_CHANNEL
+from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_ephemeral
 
@@ -55,30 +56,45 @@ class Topic:
         flows: whether channels may see newly published messages.
         had_channel: an ephemeral topic that has had a channel is deleted with its last one.
         has_new_letters: whether nsqd has published dead letters here, which need a channel.
-        is_deleted: whether it is being deleted; `is_closed`: whether its files are closed.
+        is_deleted: whether it is being deleted.
         woken: channels to look at when the turn ends: they may have messages to deliver.
         due_ns: a lower bound (mono ns) of the next time at which something is due.
         under_way: number of tasks that were handed out and have not finished.
     """
 
     def __init__(
-        self, name: str, log: Log, ledger: Ledger | None, options: BrokerOptions, scope: Scope
+        self,
+        name: str,
+        log: Log,
+        ledger: Ledger | None,
+        *,
+        options: BrokerOptions,
+        scope: Scope,
+        turn: Turn[Topic],
     ) -> None:
         self.name = name
         self.ephemeral = is_ephemeral(name)
         self.options = options
         self.scope, self.settings = scope, scope.topic
+        self.turn = turn
         self.stream = Stream(log, options.cache_bytes, name)
         self.channels: dict[str, Channel] = {}
         self.counts = TopicCounts()
         self.publishing = Publishing(options, self.counts)
         self.writer = None if ledger is None else LedgerWriter(ledger, options.sync_timeout_ns)
-        self.trimming = Trimming(self.stream, self.channels, self.writer, scope.topic)
+        self.trimming = Trimming(
+            self.stream,
+            self.channels,
+            self.writer,
+            settings=scope.topic,
+            turn=turn,
+            submit=self.submit,
+            sync_file=self.sync_file,
+        )
         self.paused = self.waits_for_lookup = self.flows = False
         self.had_channel = self.has_new_letters = self.is_deleted = self.is_closed = False
         self.woken: dict[Channel, None] = {}
-        self.outcome = Outcome()
-        self.due_ns = self.scheduled_ns = self._lookup_deadline_ns = NEVER
+        self.due_ns = self._lookup_deadline_ns = NEVER
         self.under_way = 0
         self._is_refusing = False
 
@@ -97,7 +113,7 @@ class Topic:
         self.flows = bool(state.channels) and not state.paused
         recover_mark(stream, state, flows=self.flows)
         past_due = recover_due(stream, state, now)
-        self.expect(stream.due.next_due_ns())
+        self.expect(stream.due.pending.next_due_ns())
         for name, channel_state in state.channels.items():
             channel = self._make_channel(name)
             restore(channel, channel_state, past_due, now)
@@ -108,35 +124,52 @@ class Topic:
     # The turn
 
     def wake(self, channel: Channel) -> None:
-        """Have `end_turn` check the channel; the caller adds the topic to the turn."""
+        """Have the end of the turn check whether the channel can deliver messages."""
         self.woken[channel] = None
+        self.turn.topics[self] = None
 
     def expect(self, at_ns: int) -> None:
         """Have `on_time` run at this time (mono ns) at the latest."""
-        self.due_ns = min(self.due_ns, at_ns)
+        if at_ns < self.due_ns:
+            self.due_ns = at_ns
+            self.turn.due_topics.add(self.name, at_ns)
 
-    def end_turn(self, sampler: Sampler, waited: Histogram, now: Instant) -> dict[V2Session, None]:
-        """Begin the next commit and deliver messages; returns the sessions that got some."""
+    def submit(self, task: Task, then: Callable[[Instant], None]) -> None:
+        """Hand out a task at the end of the turn; `then` takes its results over."""
+        self.under_way += 1
+        self.turn.tasks.append(TopicTask(task, partial(self._task_finished, then)))
+
+    def _task_finished(self, then: Callable[[Instant], None], now: Instant) -> None:
+        self.under_way -= 1
+        then(now)
+        has_news = self.writer is not None and self.writer.ledger.has_news
+        if has_news or self.woken or self.publishing.waiting or self.is_deleted:
+            self.turn.topics[self] = None
+
+    def end_turn(self, now: Instant) -> None:
+        """Begin the next commit and deliver messages."""
         log, publishing = self.stream.log, self.publishing
         if publishing.waiting and log.flight is None:
             if self.ephemeral:
                 self._commit_bounded(now)
             else:
-                self.outcome.tasks.append(publishing.begin(log, now))
-        served: dict[V2Session, None] = {}
-        letters = self.outcome.letters
+                batch = publishing.next_batch()
+                bodies = [publish.bodies for publish in batch]
+                commit = log.begin(bodies, now, due_positions(batch))
+                self.submit(commit, partial(self.take_commit, commit, batch))
         if self.woken:
             woken, self.woken = self.woken, {}
             for channel in woken:
-                served |= deliver(DeliveryContext(channel, sampler, waited, now, letters))
+                deliver(DeliveryContext(channel, self.turn, now))
                 # After the delivery: what consumers take now need not be dropped.
                 if channel.ephemeral:
                     channel.bound(self.options.mem_queue_size)
-                self.due_ns = min(self.due_ns, channel.due_ns)
+                if channel.due_ns < self.due_ns:
+                    self.expect(channel.due_ns)
         if self.stream.reads:
-            self.outcome.tasks += self.stream.reads
+            for reads in self.stream.reads:
+                self.submit(reads, partial(self._take_reads, reads))
             self.stream.reads = []
-        return served
 
     def needs_turn(self) -> bool:
         """Whether another turn should follow even if no event arrives."""
@@ -144,89 +177,92 @@ class Topic:
         return bool(self.woken or (self.publishing.waiting and self.stream.log.flight is None))
 
     def _commit_bounded(self, now: Instant) -> None:
-        """Commit one batch to memory: consumers take messages before the next, so fewer drop."""
-        commit = self.publishing.begin_bounded(self.stream.log, now, self._ephemeral_room(now))
-        commit.run()
-        self._take_commit(commit, now)
+        """Commit one batch to memory: consumers take messages before the next, so fewer drop.
 
-    def finish(self, task: Task, now: Instant) -> bool:
-        """Take over the results of a task that has run; reads for a request have none here.
-
-        Returns:
-            Whether the topic must take part in the next end of turn.
+        Due times are not stored: deferred messages are lost when the process ends.
         """
-        self.under_way -= 1
-        if take := self._TAKEN.get(type(task)):
-            take(self, task, now)
-        waits = self.woken or self.publishing.waiting or self.is_deleted
-        return bool(waits) or (self.writer is not None and self.writer.ledger.has_news)
+        room, batch = self._ephemeral_room(now), self.publishing.next_batch()
+        pieces: list[BodySlices] = []
+        for publish in batch:
+            bodies = publish.bodies
+            # The publisher still gets its OK: NSQ drops what does not fit without an error, too.
+            kept = BodySlices(bodies.buffer, bodies.starts[:room], bodies.sizes[:room])
+            pieces.append(kept)
+            room -= len(kept)
+        commit = self.stream.log.begin(pieces, now)
+        commit.run()
+        self.take_commit(commit, batch, now)
 
-    def _take_commit(self, commit: Commit, now: Instant) -> None:
+    def _ephemeral_room(self, now: Instant) -> int:
+        """How many more messages an ephemeral topic accepts now."""
+        if self.stream.log.size_bytes >= self.options.ephemeral_bytes_max // 2:
+            self.trim(now)
+        if self.stream.log.size_bytes >= self.options.ephemeral_bytes_max:
+            return 0
+        if self.flows:
+            return self.options.commit_count + self.options.mem_queue_size
+        return max(0, self.options.mem_queue_size - self.depth())
+
+    def take_commit(self, commit: Commit, batch: list[Publish], now: Instant) -> None:
         """Handle a finished commit: answer its publishes, and let channels see more."""
-        log = self.stream.log
+        log, turn, error = self.stream.log, self.turn, commit.error
         log.finish(commit)
         # Not with each refused publish: the first one's notes say what is wrong.
-        if commit.notes and not (self._is_refusing and commit.error):
-            self.outcome.notes += commit.notes
-        self._is_refusing = commit.error is not None
-        self.outcome.journals_ended = max(self.outcome.journals_ended, commit.journals_ended)
-        if commit is self.publishing.commit:
-            self._answer(commit)
-        elif commit.error is not None:
-            self.outcome.fail(
-                Trouble.PUBLISH, f"syncing {self.name} failed: {commit.error}", commit.error
-            )
+        if commit.notes and not (self._is_refusing and error):
+            turn.health.notes += commit.notes
+        self._is_refusing = error is not None
+        turn.journals_ended = max(turn.journals_ended, commit.journals_ended)
+        # Only now: limits on the topic's size count a message as pending until the log has it.
+        self.publishing.count_done(batch)
+        if error is not None:
+            what = f"publishing to {self.name}" if batch else f"syncing {self.name}"
+            turn.health.fail(Trouble.PUBLISH, self.name, f"{what} failed: {error}", error)
+            answer(batch, turn, now, error.reason)
+        elif batch:
+            self._take_stored(commit, batch)
+            answer(batch, turn, now)
         if self.flows:
             self.advance()
         active = log.active
         # The next file in advance, in a thread: beginning one took up to 46 ms.
         if active is not None and active.segment.size >= log.upkeep.spare_due_size:
-            self.outcome.tasks.append(log.upkeep.prepare(active))
+            self._submit_upkeep(log.upkeep.prepare(active))
         if log.unsynced.count:
-            self.due_ns = min(self.due_ns, now.mono_ns + self.options.sync_timeout_ns)
+            self.expect(now.mono_ns + self.options.sync_timeout_ns)
 
-    def _answer(self, commit: Commit) -> None:
-        """Record whether the publishes of a commit were stored or refused."""
-        batch, reason = self.publishing.take(), None
-        if commit.error is None:
-            self.outcome.has_stored = True
-            first = end = commit.end_index
-            if commit.batch is not None:  # None: an ephemeral topic had no room
-                first = commit.batch.block.first
-                self.counts.message_count += commit.batch.block.count
-            for publish in batch:
-                self.counts.message_bytes += publish.size_bytes
-                indexes = range(first, min(first + publish.messages, end))
-                if publish.due is not None:
-                    self._defer(indexes, publish.due)
-                # Before `advance`: the other channels must not see these messages.
-                if publish.only is not None and self.flows:
-                    for_one(self.channels, publish.only, indexes)
-                self.has_new_letters |= publish.letters is not None and publish.only is None
-                first += publish.messages
-            if self.has_new_letters:
-                self._keep_letters()
-        else:
-            reason = commit.error.reason
-            self.outcome.fail(
-                Trouble.PUBLISH, f"publishing to {self.name} failed: {commit.error}", commit.error
-            )
-        self.outcome.answers.append(Answered(batch, reason))
-
-    def _defer(self, indexes: range, due: Instant) -> None:
-        """Defer these messages until they are due."""
-        for index in indexes:
-            self.stream.due.add(due.mono_ns, index)
-        self.expect(due.mono_ns)
+    def _take_stored(self, commit: Commit, batch: list[Publish]) -> None:
+        """Count the stored messages, and apply what their publishes demand of them."""
+        if self.turn.health.troubles:
+            self.turn.health.recover(Trouble.PUBLISH, self.name)
+        first = end = commit.end_index
+        if commit.batch is not None:  # None: an ephemeral topic had no room
+            first = commit.batch.block.first
+            self.counts.message_count += commit.batch.block.count
+        for publish in batch:
+            self.counts.message_bytes += publish.size_bytes
+            indexes = range(first, min(first + publish.messages, end))
+            if publish.due is not None:
+                for index in indexes:
+                    self.stream.due.add(publish.due.mono_ns, index)
+                self.expect(publish.due.mono_ns)
+            # Before `advance`: the other channels must not see these messages.
+            if publish.only is not None and self.flows:
+                for_one(self.channels, publish.only, indexes)
+            self.has_new_letters |= publish.is_letter and publish.only is None
+            first += publish.messages
+        if self.has_new_letters:
+            self._keep_letters()
 
     def _take_reads(self, reads: ExtentReads, now: Instant) -> None:
         woken, notes = self.stream.loaded(reads, now)
         self._wake_named(woken)
-        self.outcome.notes += notes
+        self.turn.health.notes += notes
         self.expect(self.stream.due_ns)
 
     def _wake_named(self, names: list[str]) -> None:
-        self.woken |= {self.channels[name]: None for name in names if name in self.channels}
+        for name in names:
+            if name in self.channels:
+                self.wake(self.channels[name])
 
     def _open_or_close(self) -> None:
         """Recompute whether messages flow to the channels, and let them flow if so."""
@@ -277,7 +313,7 @@ class Topic:
                 self.writer.ledger.note(RecordKind.CREATED, name, [channel.start])
                 if self.writer.ledger.lacks_records:
                     channel.seek(self.stream.log.first_index)
-            self.outcome.changes.append(("created", self.name, name))
+            self.turn.changes.append(("created", self.name, name))
             self._open_or_close()
         return channel
 
@@ -294,12 +330,12 @@ class Topic:
             channel.latencies = LatencyWindow(quantiles, self.options.e2e_window_ns)
         return channel
 
-    def delete_channel(self, name: str) -> list[V2Session]:
-        """Delete a channel; returns the sessions of its consumers, which must be closed."""
+    def delete_channel(self, name: str) -> None:
+        """Delete a channel; its consumers' connections close."""
         channel = self.channels.pop(name)
-        consumers = list(channel.sessions.values())
-        for session in consumers:
+        for session in channel.sessions.values():
             session.closing = True
+            self.turn.sessions[session] = None
         self.woken.pop(channel, None)
         channel.retire()
         if self.writer is not None and not is_ephemeral(name):
@@ -307,8 +343,8 @@ class Topic:
         if not self.channels:
             self._set_mark(self.stream.end)  # P stops here; a restart must find it
             self.flows = False
-        self.outcome.changes.append(("deleted", self.name, name))
-        return consumers
+        self.turn.changes.append(("deleted", self.name, name))
+        self.turn.topics[self] = None
 
     def channels_known(self, names: list[str]) -> None:
         """Create the channels that nsqlookupd has reported from other nsqds."""
@@ -318,12 +354,12 @@ class Topic:
                     if not is_ephemeral(name):
                         self.create_channel(name)
                 except LimitReached as limit:
-                    self.outcome.notes.append(
-                        f"channel {self.name}:{name} was not created: {limit}"
-                    )
+                    note = f"channel {self.name}:{name} was not created: {limit}"
+                    self.turn.health.notes.append(note)
             self.waits_for_lookup = False
             self._keep_letters()
             self._open_or_close()
+            self.turn.topics[self] = None
 
     # Administration
 
@@ -340,18 +376,18 @@ class Topic:
 
     def take_scope(self, scope: Scope) -> None:
         """Apply changed policies."""
+        before, after = self.settings, scope.topic
         self.scope = scope
-        before, self.settings = self.settings, scope.topic
-        self.trimming.settings = scope.topic
-        if _rates(before) != _rates(scope.topic):
+        self.settings = self.trimming.settings = after
+        if (before.max_publish_rate, before.max_client_publish_rate) != (
+            after.max_publish_rate,
+            after.max_client_publish_rate,
+        ):
             # Under new rates, later publishes could overtake held ones.
             self.publishing.release(NEVER)
         for channel in self.channels.values():
             channel.settings = scope.channel(channel.name)
-
-    def empty(self) -> None:
-        """Void the messages that no channel sees yet."""
-        self.drop_unseen(self.stream.log.written_end)
+        self.turn.topics[self] = None
 
     def drop_unseen(self, end: int) -> int:
         """Void messages before an index that no channel sees yet; returns how many."""
@@ -372,8 +408,6 @@ class Topic:
     def on_time(self, now: Instant) -> None:
         """Handle what is due: deferred publishes, timeouts, syncs, reads, the wait for lookup."""
         self.due_ns = NEVER
-        if self.is_closed:  # deleted since: unsynced data was deleted with its files
-            return
         stream = self.stream
         due = stream.due.hold_back(stream.due.pop_due(now.mono_ns), stream.end)
         for channel in self.channels.values():
@@ -384,7 +418,7 @@ class Topic:
                 channel.on_time(now)
                 self.wake(channel)
             self.expect(channel.due_ns)
-        self.expect(min(stream.due.next_due_ns(), self.publishing.release(now.mono_ns)))
+        self.expect(min(stream.due.pending.next_due_ns(), self.publishing.release(now.mono_ns)))
         if stream.due_ns <= now.mono_ns:
             self._wake_named(stream.retry())
         self.expect(stream.due_ns)
@@ -393,23 +427,19 @@ class Topic:
         if self.waits_for_lookup:
             self.expect(self._lookup_deadline_ns)
         if stream.log.unsynced.count:
-            self.expect(self._sync_log(now))
-        if (writer := self.writer) is not None:
-            if writer.on_time(now):
-                self._work_on_ledger(writer, now, to_sync=True)
-            self.expect(writer.due_ns)
-
-    def _sync_log(self, now: Instant) -> int:
-        """Sync the log if a sync is due; returns when (mono ns) to check again."""
-        if self.stream.log.sync_due(now) and not self.sync_file():
-            # Another commit is in flight, which may be one that does not sync.
-            return now.mono_ns + SYNC_RETRY_NS
-        return now.mono_ns + self.options.sync_timeout_ns
+            # Another commit may be in flight, and it may be one that does not sync.
+            is_late = stream.log.sync_due(now) and not self.sync_file()
+            self.expect(now.mono_ns + (SYNC_RETRY_NS if is_late else self.options.sync_timeout_ns))
+        if self.writer is not None:
+            if self.writer.must_sync_now(now):
+                self._work_on_ledger(self.writer, now, to_sync=True)
+            self.expect(self.writer.due_ns)
+        self.turn.topics[self] = None
 
     def sync_file(self) -> bool:
         """Submit a sync of the log's file; False: nothing is unsynced, or a commit is in flight."""
         if (commit := self.stream.log.sync_task()) is not None:
-            self.outcome.tasks.append(commit)
+            self.submit(commit, partial(self.take_commit, commit, []))
         return commit is not None
 
     # The ledger
@@ -420,80 +450,71 @@ class Topic:
         if writer is None:
             return
         if error is not None:
-            self.outcome.fail(Trouble.LEDGER, f"writing a ledger failed: {error}", error)
-        was_failing = writer.has_failed
-        if ended := writer.written(error, now):
-            self._end_waits(ended, now)
-        self.outcome.has_noted |= was_failing and not writer.has_failed
-        if error is None and writer.needs_work():
-            self._work_on_ledger(writer, now, to_sync=writer.is_awaited)
-        self.due_ns = min(self.due_ns, writer.due_ns)
+            self._ledger_failed(error)
+        writer.written(error, now)
+        if error is None:
+            self._work_on_ledger(writer, now)
+        self.expect(writer.due_ns)
 
-    def _work_on_ledger(self, writer: LedgerWriter, now: Instant, *, to_sync: bool) -> None:
+    def _ledger_failed(self, error: DiskError) -> None:
+        note = f"writing a ledger failed: {error}"
+        self.turn.health.fail(Trouble.LEDGER, self.name, note, error)
+
+    def _work_on_ledger(self, writer: LedgerWriter, now: Instant, *, to_sync: bool = False) -> None:
         """Submit the sync or checkpoint that the ledger needs, unless one is running."""
-        task: LedgerSync | Checkpoint | None = writer.sync() if to_sync else None
-        if task is None and writer.needs_checkpoint(to_sync=to_sync):
-            try:
-                task = writer.checkpoint(self.state(now))
-            except DiskError as error:
-                self.outcome.fail(Trouble.LEDGER, f"writing a ledger failed: {error}", error)
-                self._end_waits(writer.refused(error, now), now)
+        if self.turn.health.troubles and not writer.has_failed:
+            self.turn.health.recover(Trouble.LEDGER, self.name)
+        try:
+            task = writer.next_task(self.state, now, to_sync=to_sync)
+        except DiskError as error:
+            self._ledger_failed(error)
+            writer.refused(error, now)
+            return
         if task is not None:
-            self.outcome.tasks.append(task)
+            self.submit(task, partial(self._take_ledger_task, writer, task))
 
-    def _take_ledger_task(self, task: LedgerSync | Checkpoint, now: Instant) -> None:
+    def _take_ledger_task(
+        self, writer: LedgerWriter, task: LedgerSync | Checkpoint, now: Instant
+    ) -> None:
         if task.error is not None:
-            self.outcome.fail(Trouble.LEDGER, f"writing a ledger failed: {task.error}", task.error)
-        if (writer := self.writer) is not None:
-            was_failing = writer.has_failed
-            self._end_waits(writer.finish(task), now)
-            self.outcome.has_noted |= was_failing and not writer.has_failed
+            self._ledger_failed(task.error)
+        writer.finish(task, now)
+        if not writer.has_failed:
+            self.turn.health.recover(Trouble.LEDGER, self.name)
 
     def shrink_ledger(self, now: Instant) -> bool:
         """Replace the ledger's records by their state at once; False: it was not possible."""
         return self.writer is not None and self.writer.shrink(self.state(now))
 
-    def _end_waits(self, ended: Ended, now: Instant) -> None:
-        for waiter, error in ended:
-            if isinstance(waiter, AwaitedSync):
-                self.outcome.tasks += self.trimming.decided(waiter, error, is_closed=self.is_closed)
-            else:
-                self.outcome.replies.append((waiter, error))
+    # Files
 
-    # Deleting finished files
-
-    def make_durable(self, now: Instant, *, frees: bool) -> None:
-        """Have an administrator's change made durable; `frees`: delete freed files, too."""
-        self.outcome.tasks += self.trimming.make_durable(now, frees=frees)
-
-    def trim(self, now: Instant) -> bool:
-        """Delete files that no channel needs and no rule keeps; False: nothing to do."""
-        outcome, writer = self.outcome, self.writer
+    def trim(self, now: Instant) -> None:
+        """Delete files that no channel needs and no rule keeps, and maintain the others."""
         self._keep_up()
-        outcome.notes += self.trimming.limit_lag(self.name, now)
-        outcome.tasks += self.trimming.trim(now)
-        has_news = writer is not None and writer.ledger.has_news
-        return bool(outcome.tasks or outcome.notes or self.stream.reads or has_news)
-
-    def _take_drop(self, drop: Drop, _now: Instant) -> None:
-        self.outcome.notes += self.trimming.dropped(drop)
+        self.trimming.limit_lag(self.name, now)
+        self.trimming.trim(now)
+        if self.stream.reads or (self.writer is not None and self.writer.ledger.has_news):
+            self.turn.topics[self] = None
 
     def _keep_up(self) -> None:
         """Submit the log's maintenance tasks that are separate from commits."""
         log = self.stream.log
-        self.outcome.tasks += log.upkeep.tasks(log.active, log.synced_end)
+        for task in log.upkeep.tasks(log.active, log.synced_end):
+            self._submit_upkeep(task)
+
+    def _submit_upkeep(self, task: UpkeepTask) -> None:
+        self.submit(task, partial(self._take_upkeep, task))
 
     def _take_upkeep(self, task: UpkeepTask, _now: Instant) -> None:
         log = self.stream.log
         if note := log.upkeep.finish(task):
-            self.outcome.notes.append(f"topic {self.name}: {note}")
+            self.turn.health.notes.append(f"topic {self.name}: {note}")
         elif log.upkeep.continues(task, log.active):
             self._keep_up()
 
-    def refuse_publishes(self) -> None:
+    def refuse_publishes(self, now: Instant) -> None:
         """Refuse all waiting publishes: the topic is deleted or nsqd stops."""
-        if waiting := self.publishing.take_waiting():
-            self.outcome.answers.append(Answered(waiting, "exiting", fatal=True))
+        answer(self.publishing.take_all(), self.turn, now, "exiting", fatal=True)
 
     def close(self) -> None:
         """Close the files."""
@@ -505,28 +526,3 @@ class Topic:
     def state(self, now: Instant) -> TopicState:
         """Return the topic's state for a ledger checkpoint."""
         return topic_state(self.stream, self.channels, paused=self.paused, now=now)
-
-    def _ephemeral_room(self, now: Instant) -> int:
-        """How many more messages an ephemeral topic accepts now."""
-        if self.stream.log.size_bytes >= self.options.ephemeral_bytes_max // 2:
-            self.trim(now)
-        if self.stream.log.size_bytes >= self.options.ephemeral_bytes_max:
-            return 0
-        if self.flows:
-            return self.options.commit_count + self.options.mem_queue_size
-        return max(0, self.options.mem_queue_size - self.depth())
-
-    _TAKEN: ClassVar[dict[type, Callable[[Topic, Any, Instant], None]]] = {
-        Commit: _take_commit,
-        ExtentReads: _take_reads,
-        LedgerSync: _take_ledger_task,
-        Checkpoint: _take_ledger_task,
-        Drop: _take_drop,
-        Prepare: _take_upkeep,
-        IndexWrite: _take_upkeep,
-        LeftoverRemoval: _take_upkeep,
-    }
-
-
-def _rates(settings: QueueSettings) -> tuple[int, int]:
-    return settings.max_publish_rate, settings.max_client_publish_rate

@@ -11,24 +11,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from errno import EOVERFLOW
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
-from sparq.broker.catalog import Catalog, PolicySave, Removal
+from sparq.broker import policies
+from sparq.broker.catalog import Catalog, Removal, SaveTask
 from sparq.broker.draining import Drains
-from sparq.broker.health import DiskProbe, ErrorNote
+from sparq.broker.full_disk import DiskProbe
+from sparq.broker.health import ErrorNote, Trouble
 from sparq.broker.options import (
     BrokerOptions,
     QueueSettings,
     check_limit,
     file_bytes,
 )
-from sparq.broker.policies import Policies
-from sparq.broker.publishing import Ticket, Trouble
+from sparq.broker.policies import Policies, Policy
 from sparq.broker.topic import Topic
-from sparq.broker.turn import Turn
+from sparq.broker.turn import Ticket, TopicTask, Turn
 from sparq.log import journal as journals
 from sparq.log.block import BlockCache
 from sparq.log.disk import DiskError, FileSystem
@@ -38,7 +39,6 @@ from sparq.log.log import CLOCK_TEXT, Log, LogOptions, MemoryLog
 from sparq.log.records import TopicState
 from sparq.log.reserve import FinReserve, Reserve
 from sparq.log.task import Task, TaskKind
-from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import CLOCK_END_NS, Instant
 from sparq.protocol.names import is_ephemeral
 
@@ -83,61 +83,6 @@ class Opening(Task):
 RunAll = Callable[[Sequence[Opening]], None]
 
 
-class Removed(NamedTuple):
-    """The continuation after a deleted topic's files were removed; `name` is the topic's."""
-
-    topics: Topics
-    name: str
-    removal: Removal
-
-    def finish(self, turn: Turn, now: Instant) -> None:
-        """Free the topic's name, or schedule a retry."""
-        self.topics.removed(self)
-
-
-class Probed(NamedTuple):
-    """The continuation after a failing disk was probed."""
-
-    topics: Topics
-    probe: DiskProbe
-
-    def finish(self, turn: Turn, now: Instant) -> None:
-        """Apply the result: the disk works again, or a ledger is made smaller."""
-        self.probe.apply_result(self.topics.all(), turn.health, now)
-
-
-class JournalEnded(NamedTuple):
-    """The continuation after a journal has ended."""
-
-    end: End
-
-    def finish(self, turn: Turn, now: Instant) -> None:
-        """Have the files of its topics synced."""
-        turn.journals_ended = max(turn.journals_ended, self.end.number)
-
-
-class PoliciesSaved(NamedTuple):
-    """The continuation after policies were written: all of them take effect, or none."""
-
-    topics: Topics
-    policies: Policies
-    save: PolicySave
-    ticket: Ticket
-
-    def finish(self, turn: Turn, now: Instant) -> None:
-        """Apply the result and answer the requester."""
-        refused: RemoteError | None = None
-        if self.save.error is None:
-            turn.health.recover(Trouble.SAVE)
-            # The configuration file's policies may have changed meanwhile.
-            self.topics.take_policies(self.topics.policies.with_chosen(self.policies.chosen))
-        else:
-            note = f"writing policies failed: {self.save.error}"
-            turn.health.fail(Trouble.SAVE, "", note, self.save.error)
-            refused = RemoteError("INTERNAL_ERROR", self.save.error.reason)
-        turn.published.append((self.ticket, refused))
-
-
 class Topics:
     """The topics by name.
 
@@ -150,7 +95,7 @@ class Topics:
         drains: the drains, which may refuse publishes to an existing topic, too.
     """
 
-    def __init__(self, catalog: Catalog, turn: Turn, options: BrokerOptions) -> None:
+    def __init__(self, catalog: Catalog, turn: Turn[Topic], options: BrokerOptions) -> None:
         self.by_name: dict[str, Topic] = {}
         self.unopened: dict[str, str] = {}
         self.has_lookupd = options.has_lookupd
@@ -166,7 +111,7 @@ class Topics:
         self._leaving: dict[str, Topic] = {}
         self._refusals: dict[str, str] = {}
         """Why topics that are being deleted still exist."""
-        self._again: list[Removed] = []
+        self._again: list[tuple[str, Removal]] = []
 
     def load(self, now: Instant, run_all: RunAll | None = None) -> list[str]:
         """Open everything in the data path; returns notes for the operator.
@@ -183,8 +128,12 @@ class Topics:
         catalog, report = self._catalog, []
         self._check_clock(now)
         catalog.load()
-        self.policies = self.policies.with_chosen(catalog.policies)
-        self.drains.take(catalog.draining)
+        # Guessing would be unsafe: without the policies a topic might lose what they keep.
+        chosen = catalog.read_file(
+            policies.FILE, policies.decode, "the policies that were set at run time"
+        )
+        self.policies = self.policies.with_chosen(chosen or ())
+        self.drains.load()
         reserve = self._reserve = catalog.reserve = Reserve.open(catalog.disk, catalog.data_path)
         limits = self._options.limits
         enough_bytes = max(limits.max_body_size, limits.max_msg_size)
@@ -209,8 +158,8 @@ class Topics:
         for opening in openings:
             report += self._opened(opening, now)
         for folder in catalog.trashed():
-            # Folders that cannot be removed stay in the trash until the next start.
-            self._turn.submit(Removal(catalog, folder, in_trash=True), None)
+            removal = Removal(catalog, folder, in_trash=True)
+            self._turn.tasks.append(TopicTask(removal, _leave_in_trash))
         # There are at most two journals: on a small disk, both together take about as much as the
         # reserve.
         self.journal.file_bytes = min(FILE_BYTES, max(FILE_BYTES_MIN, reserve.target_bytes // 2))
@@ -228,10 +177,10 @@ class Topics:
             return []
         ledger, state, log = opening.found
         opening.found = None
-        topic = Topic(name, log, ledger, self._options, self.policies.scope(name))
+        topic = self._make_topic(name, log, ledger)
         topic.recover(state, now)
         self.by_name[name] = topic
-        self._turn.add_topic(topic)
+        self._turn.topics[topic] = None
         # What a crash leaves at the end of a ledger is no error; lost records and messages are.
         kind = ErrorNote if ledger.lacks_records else str
         report = [kind(f"topic {name}: {text}") for text in ledger.damage]
@@ -306,24 +255,36 @@ class Topics:
                 self._catalog.forget_folder(name)
                 raise
             self._turn.health.recover(Trouble.CREATE)
-        topic = Topic(name, log, ledger, self._options, self.policies.scope(name))
+        topic = self._make_topic(name, log, ledger)
         topic.begin(now, wait_for_lookup=self.has_lookupd)
         self.by_name[name] = topic
-        self._turn.add_topic(topic)
+        self._turn.topics[topic] = None
         self._turn.changes.append(("created", name, None))
         return topic
 
-    def choose_policies(self, policies: Policies, ticket: Ticket) -> None:
-        """Write the run-time policies, then put them into force; the ticket is answered once."""
-        save = PolicySave(self._catalog, policies.chosen)
-        self._turn.submit(save, None, PoliciesSaved(self, policies, save, ticket))
+    def _make_topic(self, name: str, log: Log, ledger: Ledger | None) -> Topic:
+        scope = self.policies.scope(name)
+        return Topic(name, log, ledger, options=self._options, scope=scope, turn=self._turn)
 
-    def take_policies(self, policies: Policies) -> None:
-        """Put policies into force."""
-        self.policies = policies
+    def choose_policies(self, chosen: Iterable[Policy], ticket: Ticket) -> None:
+        """Write the run-time policies, then put them into force; the ticket is answered once."""
+        wanted = tuple(chosen)
+        text = policies.encode(wanted)
+        save = SaveTask(partial(self._catalog.save_file, policies.FILE, text), "policies")
+
+        def saved(_now: Instant) -> None:
+            if save.error is None:
+                # The configuration file's policies may have changed meanwhile.
+                self.put_into_force(self.policies.with_chosen(wanted))
+            save.report(self._turn, ticket)
+
+        self._turn.tasks.append(TopicTask(save, saved))
+
+    def put_into_force(self, changed: Policies) -> None:
+        """Apply other policies."""
+        self.policies = changed
         for name, topic in self.by_name.items():
-            topic.take_scope(policies.scope(name))
-            self._turn.add_topic(topic)
+            topic.take_scope(changed.scope(name))
             if not topic.ephemeral:
                 topic.stream.log.limit_files(self._file_bytes(topic.settings))
 
@@ -334,30 +295,33 @@ class Topics:
         """Existing topics, and deleted ones whose files are not removed yet."""
         return [*self.by_name.values(), *self._leaving.values()]
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, now: Instant) -> None:
         """Delete a topic, its channels and files, and close its clients' connections."""
         topic, turn = self.by_name.pop(name), self._turn
         for channel in tuple(topic.channels):
-            turn.end_sessions(topic.delete_channel(channel))
+            topic.delete_channel(channel)
         topic.is_deleted = True
         turn.health.forget(name)
-        topic.refuse_publishes()
-        # Taken here: the outcome of an ephemeral topic is not looked at any more (`forget`).
-        outcome = topic.outcome
-        turn.answers += outcome.answers
-        turn.changes += [*outcome.changes, ("deleted", name, None)]
-        outcome.answers, outcome.changes = [], []
+        topic.refuse_publishes(now)
+        turn.changes.append(("deleted", name, None))
         if topic.ephemeral:
-            turn.forget(topic)
+            turn.topics.pop(topic, None)
         else:
-            # The files must not be renamed while a thread uses them: see `go_on`.
+            # The files must not be renamed while a thread uses them: see `remove_if_idle`.
             self._leaving[name] = topic
-            turn.add_topic(topic)
+            turn.topics[topic] = None
+        turn.due_topics.take([name])
 
-    def go_on(self, topic: Topic) -> None:
+    def remove_if_idle(self, topic: Topic) -> None:
         """Remove a deleted topic's files, once no task uses them."""
-        if self._leaving.get(topic.name) is topic and not topic.is_closed and not topic.under_way:
-            self._remove(topic)
+        if self._leaving.get(topic.name) is not topic or topic.is_closed or topic.under_way:
+            return
+        catalog = self._catalog
+        # A new topic of this name must not repeat an id that a consumer still knows.
+        catalog.retired_index = max(catalog.retired_index, topic.stream.log.end_index)
+        topic.close()
+        self._turn.topics.pop(topic, None)
+        self._remove_files(topic.name, Removal(catalog, catalog.folder(topic.name)))
 
     @property
     def is_short(self) -> bool:
@@ -384,12 +348,16 @@ class Topics:
         """Retry what failed: removals, and on a failing disk a write."""
         self._check_clock(now)
         again, self._again = self._again, []
-        for removed in again:
-            self._turn.submit(removed.removal, None, removed)
-        if self._probe is not None and self._probe.begins(self._turn.health):
-            self._turn.submit(self._probe, None, Probed(self, self._probe))
+        for name, removal in again:
+            self._remove_files(name, removal)
+        turn, probe = self._turn, self._probe
+        if probe is not None and probe.begins(turn.health):
+            probed = partial(probe.apply_result, self.all, turn.health)
+            turn.tasks.append(TopicTask(probe, probed))
         if self.is_short and self.journal.number > self.journal.cleaned:
-            self._end_journal()
+            # A full disk needs the space of the journals.
+            end = End(self.journal)
+            turn.tasks.append(TopicTask(end, partial(self._journal_ended, end)))
 
     def _check_clock(self, now: Instant) -> None:
         health = self._turn.health
@@ -399,34 +367,19 @@ class Topics:
         else:
             health.recover(Trouble.CLOCK)
 
-    def _end_journal(self) -> None:
-        """Have the journals deleted: a full disk needs their space."""
-        end = End(self.journal)
-        self._turn.submit(end, None, JournalEnded(end))
+    def _journal_ended(self, end: End, _now: Instant) -> None:
+        self._turn.journals_ended = max(self._turn.journals_ended, end.number)
 
-    def delete_channel(self, topic: Topic, name: str) -> None:
-        """Delete a channel; its consumers' connections close."""
-        self._turn.end_sessions(topic.delete_channel(name))
-        self._turn.add_topic(topic)
-
-    def forget_if_unused(self, topic: Topic) -> None:
+    def forget_if_unused(self, topic: Topic, now: Instant) -> None:
         """Delete an ephemeral topic that has lost its last channel."""
         if topic.ephemeral and not topic.channels and topic.had_channel:
-            self.delete(topic.name)
+            self.delete(topic.name, now)
 
-    def _remove(self, topic: Topic) -> None:
-        log = topic.stream.log
-        catalog = self._catalog
-        # A new topic of this name must not repeat an id that a consumer still knows.
-        catalog.retired_index = max(catalog.retired_index, log.end_index)
-        topic.close()
-        self._turn.forget(topic)
-        removal = Removal(catalog, catalog.folder(topic.name))
-        self._turn.submit(removal, None, Removed(self, topic.name, removal))
+    def _remove_files(self, name: str, removal: Removal) -> None:
+        self._turn.tasks.append(TopicTask(removal, partial(self._removed, name, removal)))
 
-    def removed(self, removed: Removed) -> None:
+    def _removed(self, name: str, removal: Removal, _now: Instant) -> None:
         """Handle the result of a removal: free the name, or schedule a retry."""
-        name, removal = removed.name, removed.removal
         if removal.is_deleted:
             self._leaving.pop(name, None)
             self._refusals.pop(name, None)
@@ -436,10 +389,14 @@ class Topics:
         note = f"deleting {name} failed: {removal.error}"
         self._turn.health.fail(Trouble.REMOVAL, name, note, removal.error)
         # Tried again even if the name is free: files in the trash take space until a start.
-        self._again.append(removed)
+        self._again.append((name, removal))
         if not removal.is_deleted:
             refusal = f"its files could not be removed yet: {removal.error.reason}"
             self._refusals[name] = refusal
+
+
+def _leave_in_trash(_now: Instant) -> None:
+    """Folders that cannot be removed stay in the trash until the next start."""
 
 
 def _one_by_one(openings: Sequence[Opening]) -> None:

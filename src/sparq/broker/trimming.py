@@ -26,8 +26,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 
@@ -35,10 +36,11 @@ from sparq.broker.channel import Channel
 from sparq.broker.ledger_writer import LedgerWriter
 from sparq.broker.options import QueueSettings
 from sparq.broker.stream import Stream
-from sparq.log.commit import Commit
+from sparq.broker.turn import Turn
 from sparq.log.disk import DiskError
 from sparq.log.records import RecordKind
 from sparq.log.segment import SegmentInfo
+from sparq.log.task import Task
 from sparq.log.upkeep import Drop
 from sparq.protocol.dead_letters import dead_letter_topic
 from sparq.protocol.instant import Instant
@@ -48,20 +50,6 @@ FILE_AGE_MIN_NS: Final = 60_000_000_000
 """No file is ended for its age before this: a short retention would make a file of each batch."""
 LOST_CHANNELS_NS: Final = 3600_000_000_000
 """How long files stay for channels that a damaged ledger has lost (rule 7)."""
-
-TrimTasks = list[Drop | Commit]
-
-
-class AwaitedSync(NamedTuple):
-    """A sync of the ledger for which an administrator's change, or the deletion of files, waits.
-
-    Attributes:
-        finished: unneeded files, to be deleted once the synced ledger proves that.
-        is_change: whether an administrator's change waits for it (`not_durable_reason`).
-    """
-
-    finished: list[SegmentInfo]
-    is_change: bool
 
 
 class Trimming:
@@ -76,13 +64,30 @@ class Trimming:
         stream: Stream,
         channels: dict[str, Channel],
         writer: LedgerWriter | None,
+        *,
         settings: QueueSettings,
+        turn: Turn[Any],
+        submit: Callable[[Task, Callable[[Instant], None]], None],
+        sync_file: Callable[[], bool],
     ) -> None:
-        """`writer` is None for an ephemeral topic; retention and lag do not apply to it."""
+        """Prepare for one topic.
+
+        Args:
+            stream: the topic's log.
+            channels: the topic's channels.
+            writer: None for an ephemeral topic; retention and lag do not apply to it.
+            settings: the topic's settings.
+            turn: takes notes for the operator.
+            submit: hands out a task, and takes the function that is called when it has run.
+            sync_file: begins a sync of the log's file.
+        """
         self._stream = stream
         self._channels = channels
         self._writer = writer
         self.settings = settings
+        self._turn = turn
+        self._submit = submit
+        self._sync_file = sync_file
         self._drops = 0
         self._noted_end = 0
         self._is_waiting = False
@@ -100,31 +105,53 @@ class Trimming:
             return self._refusal
         return NOT_ON_DISK if self._drops else None
 
-    def make_durable(self, now: Instant, *, frees: bool) -> TrimTasks:
+    def make_durable(self, now: Instant, *, frees: bool) -> None:
         """Have noted records synced; `frees`: delete files that became unneeded, too."""
         finished = self.finished(now, ends_file=True) if frees else []
         if self._writer is None:
-            return self._drop(finished)
-        finished = self._with_indexes(finished)
-        self._undecided += 1
-        self._writer.wait_for_sync(AwaitedSync(finished, is_change=True))
-        return []
+            self._drop(finished)
+        else:
+            self._undecided += 1
+            change_synced = partial(self._change_synced, self._with_indexes(finished))
+            self._writer.wait_for_sync(change_synced)
 
-    def trim(self, now: Instant) -> TrimTasks:
+    def _change_synced(
+        self, finished: list[SegmentInfo], error: DiskError | None, _now: Instant
+    ) -> None:
+        """Delete the files that an administrator's change has freed: its records are synced."""
+        self._refusal = NOT_ON_DISK if error is None else error.reason
+        if error is None or self._writer is None:
+            self._undecided -= 1
+        else:
+            # The ledger keeps its records and writes them again: the request stays open until then.
+            self._writer.wait_for_sync(partial(self._change_synced, []))
+        self._drop_if_proven(finished, error)
+
+    def trim(self, now: Instant) -> None:
         """Delete unneeded files that no rule keeps, now or once the ledger is synced."""
         self._end_old_file(now)
         if self._awaits_channels(now):
-            return []
+            return
         finished = self._with_indexes(self.finished(now, ends_file=self.is_short))
         # Only once the FINs are synced: a power cut could otherwise undo those of messages whose
         # file is gone.
-        if finished and (self._writer is None or self._writer.is_synced()):
-            return self._drop(finished)
+        if self._writer is None or self._writer.is_synced():
+            self._drop(finished)
         # One waiter at a time: this runs every second, and the sync may take longer.
-        if finished and self._writer is not None and not self._is_waiting:
+        elif finished and not self._is_waiting:
             self._is_waiting = True
-            self._writer.wait_for_sync(AwaitedSync(finished, is_change=False))
-        return []
+            self._writer.wait_for_sync(partial(self._fins_synced, finished))
+
+    def _fins_synced(
+        self, finished: list[SegmentInfo], error: DiskError | None, _now: Instant
+    ) -> None:
+        self._is_waiting = False
+        self._drop_if_proven(finished, error)
+
+    def _drop_if_proven(self, finished: list[SegmentInfo], error: DiskError | None) -> None:
+        # Rule 4: on a full disk no sync may succeed before a file is deleted.
+        if error is None or error.is_full:
+            self._drop(finished)
 
     def _awaits_channels(self, now: Instant) -> bool:
         """Whether channels that the ledger has lost may still come back (rule 7)."""
@@ -142,31 +169,6 @@ class Trimming:
         if first_ns and now.wall_ns - first_ns >= max(keep_ns, FILE_AGE_MIN_NS):
             # Not while a commit is in flight or unsynced: the next call, a second later, does it.
             self._stream.log.end_file()
-
-    def decided(
-        self, decided: AwaitedSync, error: DiskError | None, *, is_closed: bool
-    ) -> TrimTasks:
-        """Handle the result of a ledger sync; `is_closed`: the topic has been deleted."""
-        if decided.is_change:
-            self._undecided -= 1
-            self._refusal = NOT_ON_DISK if error is None else error.reason
-        else:
-            self._is_waiting = False
-        if is_closed:
-            return []
-        # The ledger keeps its records and writes them again: the request stays open until then.
-        if decided.is_change and error is not None and self._writer is not None:
-            self._undecided += 1
-            self._writer.wait_for_sync(AwaitedSync([], is_change=True))
-        # Rule 4: on a full disk no sync may succeed before a file is deleted.
-        return self._drop(decided.finished) if error is None or error.is_full else []
-
-    def dropped(self, drop: Drop) -> list[str]:
-        """Handle the result of deleting a file; returns notes for the operator."""
-        self._drops -= 1
-        if drop.error is None:
-            return []
-        return [f"a finished segment could not be deleted: {drop.error}"]
 
     @property
     def is_short(self) -> bool:
@@ -224,76 +226,61 @@ class Trimming:
             writer.ledger.note(RecordKind.MARK, "", [end])
         return finished
 
-    def _drop(self, finished: Sequence[SegmentInfo]) -> TrimTasks:
+    def _drop(self, finished: Sequence[SegmentInfo]) -> None:
         """Delete files from the log that are finished according to the synced ledger.
 
         Files to which a channel has gone back since, or that have grown, stay.
         """
         if not finished:
-            return []
+            return
         log, due = self._stream.log, self._stream.due
         ends = {found.path: found.end_index for found in finished}
         # Meanwhile a seek may have moved a channel back, or a commit may have added to the file.
         same = [found for found in log.segments() if ends.get(found.path) == found.end_index]
-        tasks: TrimTasks = []
         for segment in self.unneeded(same):
             if segment.sealed or log.end_file():
                 self._drops += 1
-                tasks.append(log.drop(segment))
-            elif (commit := log.sync_task()) is not None:
+                drop = log.drop(segment)
+                self._submit(drop, partial(self._dropped, drop))
+            else:
                 # Unsynced messages must be synced first; a later call deletes the file.
-                tasks.append(commit)
+                self._sync_file()
         cursors = [channel.cursor for channel in self._channels.values()]
         due.compact(min(cursors, default=self._stream.end), log.first_index)
-        return tasks
 
-    def has_room(self, wanted_bytes: int) -> bool:
-        """Whether the topic may grow by this many bytes (see `bounds`)."""
-        most = self.settings.max_topic_bytes
-        log = self._stream.log
-        if most <= 0 or self._writer is None or log.size_bytes + wanted_bytes <= most:
-            return True
-        # Computed only where it decides. Files that no channel needs do not count: they are about
-        # to be deleted, or another option keeps them.
-        free = sum(segment.size_bytes for segment in self.unneeded(log.segments()))
-        return log.size_bytes - free + wanted_bytes <= most
+    def _dropped(self, drop: Drop, _now: Instant) -> None:
+        self._drops -= 1
+        if drop.error is not None:
+            self._turn.health.notes.append(f"a finished segment could not be deleted: {drop.error}")
 
-    def limit_lag(self, topic: str, now: Instant) -> list[str]:
-        """Void unread messages beyond the channels' limits; returns notes for the operator."""
-        notes: list[str] = []
+    def limit_lag(self, topic: str, now: Instant) -> None:
+        """Void unread messages beyond the channels' limits, and note losses for the operator."""
         if self._writer is None:
-            return notes
+            return
         for channel in self._channels.values():
-            # Each second, and for thousands of channels, most of which have neither.
-            if _has_lag_limit(channel):
-                self._limit_lag(channel, now)
-            if channel.counts.has_losses:
-                notes += _loss_notes(topic, channel, now)
-        return notes
-
-    def _limit_lag(self, channel: Channel, now: Instant) -> None:
-        settings, log = channel.settings, self._stream.log
-        # Two counts for operators: messages beyond a lag limit, and messages beyond an age limit.
-        if settings.max_channel_lag_bytes:
-            floor = log.index_within_bytes(settings.max_channel_lag_bytes)
-            channel.counts.voided_count += channel.overrun(floor)
-        if settings.max_channel_lag_time_ns:
-            voided = self._drop_older(channel, now.wall_ns - settings.max_channel_lag_time_ns)
-            channel.counts.voided_count += voided
-        if settings.message_ttl_ns:
-            expired = self._drop_older(channel, now.wall_ns - settings.message_ttl_ns)
-            channel.counts.expired_count += expired
+            settings, counts = channel.settings, channel.counts
+            # Two counts for operators: messages beyond a lag limit, and beyond an age limit.
+            if settings.max_channel_lag_bytes:
+                floor = self._stream.log.index_within_bytes(settings.max_channel_lag_bytes)
+                counts.voided_count += channel.overrun(floor)
+            if settings.max_channel_lag_time_ns:
+                oldest_ns = now.wall_ns - settings.max_channel_lag_time_ns
+                counts.voided_count += self._drop_older(channel, oldest_ns)
+            if settings.message_ttl_ns:
+                oldest_ns = now.wall_ns - settings.message_ttl_ns
+                counts.expired_count += self._drop_older(channel, oldest_ns)
+            if counts.has_losses:
+                self._turn.health.notes += _loss_notes(topic, channel, now)
 
     def _drop_older(self, channel: Channel, wall_ns: int) -> int:
         """Drop a channel's unread messages published before a time; returns how many."""
-        log = self._stream.log
         if channel.cursor >= self._stream.end:
             return 0
-        floor = log.index_at_time(wall_ns)
+        floor = self._stream.log.index_at_time(wall_ns)
         if floor is None:
             # The read is done by the next call, a second later, whose extent is nearly always the
             # same one.
-            self._stream.want([log.load_time(wall_ns)], channel.name)
+            self._stream.want([self._stream.log.load_time(wall_ns)], channel.name)
             return 0
         return channel.overrun(floor)
 
@@ -322,15 +309,6 @@ def expired(
         for segment in unneeded
         if newer[segment.path] >= keep_bytes and now.wall_ns - segment.last_time_ns >= keep_ns
     ]
-
-
-def _has_lag_limit(channel: Channel) -> bool:
-    settings = channel.settings
-    return bool(
-        settings.max_channel_lag_bytes
-        or settings.max_channel_lag_time_ns
-        or settings.message_ttl_ns
-    )
 
 
 def _loss_notes(topic: str, channel: Channel, now: Instant) -> list[str]:

@@ -5,10 +5,11 @@ due messages, and those that a restart found unfinished. A burst is kept as the 
 it came in; single messages are in plain lists until they are taken. So half a million timeouts cost
 10 bytes each.
 
-`Delays` has one channel's messages delayed by REQ, `DueList` a topic's deferred publishes (DPUB). A
-deferred publish belongs to the topic, not to its channels: cursors pass over it, and
-when it is due it joins the ready list of each channel that it was published for. Invariants of the
-due list, for every channel and every index in `skipped` that its cursor has not passed:
+`DueTimes` has what waits for a time, such as a channel's messages delayed by REQ. `DueList` has a
+topic's deferred publishes (DPUB). A deferred publish belongs to the topic, not to its channels:
+cursors pass over it, and when it is due it joins the ready list of each channel that it was
+published for. Invariants of the due list, for every channel and every index in `skipped` that its
+cursor has not passed:
 
 1. it is pending, or it has joined that channel's ready list, or it waits in `overdue` for P, or it
    was cancelled;
@@ -20,8 +21,8 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterable
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,90 +56,64 @@ class RequeueQueue:
         """Append several messages in this order."""
         if len(indexes):
             # Messages that were pushed one by one come first.
-            self._pack()
-            self._chunks.append((indexes, attempts))
+            self.chunks().append((indexes, attempts))
             self._count += len(indexes)
 
     def push_front(self, indexes: Indexes, attempts: Attempts) -> None:
         """Put taken messages that could not be delivered back at the front."""
         if len(indexes):
-            # No `_pack`: messages pushed one by one belong to the other end.
+            # Messages pushed one by one belong to the other end.
             self._chunks.appendleft((indexes, attempts))
             self._count += len(indexes)
 
     def take(self, count: int) -> Chunk:
         """Take the first `count` messages, or fewer if fewer wait, in order of waiting."""
-        self._pack()
-        taken: list[Chunk] = []
-        while count > 0 and self._chunks:
-            indexes, attempts = self._chunks.popleft()
+        chunks, taken = self.chunks(), []
+        while count > 0 and chunks:
+            indexes, attempts = chunks.popleft()
             if len(indexes) > count:
                 # A view: a burst of half a million timeouts is not copied for each run.
-                self._chunks.appendleft((indexes[count:], attempts[count:]))
+                chunks.appendleft((indexes[count:], attempts[count:]))
                 indexes, attempts = indexes[:count], attempts[:count]
             taken.append((indexes, attempts))
             count -= len(indexes)
             self._count -= len(indexes)
         return _joined(taken)
 
-    def having(self, indexes: Indexes) -> Indexes:
-        """Those of these ascending indexes that wait here, in no particular order."""
-        self._pack()
-        found = [waiting[among(waiting, indexes)] for waiting, _ in self._chunks]
-        return np.concatenate(found) if found else indexes[:0]
-
     def remove(self, indexes: Indexes) -> Chunk:
         """Remove these ascending indexes at any position; returns those that were here."""
-        self._pack()
         removed: list[Chunk] = []
         kept: deque[Chunk] = deque()
-        for waiting, attempts in self._chunks:
+        for waiting, attempts in self.chunks():
             goes = among(waiting, indexes)
+            removed.append((waiting[goes], attempts[goes]))
             if not goes.any():
                 kept.append((waiting, attempts))
-                continue
-            removed.append((waiting[goes], attempts[goes]))
-            if not goes.all():
+            elif not goes.all():
                 kept.append((waiting[~goes], attempts[~goes]))
         self._chunks = kept
         gone = _joined(removed)
         self._count -= len(gone[0])
         return gone
 
-    def oldest(self) -> int | None:
-        """The lowest waiting index; None: no message waits."""
-        if not self._count:
-            return None
-        self._pack()
-        return min(int(indexes.min()) for indexes, _ in self._chunks)
-
-    def indexes(self) -> Indexes:
-        """All waiting indexes, ascending."""
-        self._pack()
-        return np.sort(_joined(list(self._chunks))[0])
-
     def all(self) -> Chunk:
         """All waiting messages in queue order, with their deliveries so far."""
-        self._pack()
-        return _joined(list(self._chunks))
+        return _joined(self.chunks())
 
-    def chunks(self) -> list[Chunk]:
-        """All waiting messages in queue order; callers must not modify the arrays."""
-        self._pack()
-        return list(self._chunks)
+    def chunks(self) -> deque[Chunk]:
+        """All waiting messages in queue order; callers must not modify them."""
+        if self._indexes:
+            self._chunks.append(
+                (np.array(self._indexes, np.int64), np.array(self._attempts, np.uint16))
+            )
+            self._indexes, self._attempts = [], []
+        return self._chunks
 
     def clear(self) -> None:
         """Remove all messages."""
         self._chunks.clear()
         self._indexes, self._attempts = [], []
         self._count = 0
-
-    def _pack(self) -> None:
-        if self._indexes:
-            self._chunks.append(
-                (np.array(self._indexes, np.int64), np.array(self._attempts, np.uint16))
-            )
-            self._indexes, self._attempts = [], []
 
 
 def among(values: Indexes, ascending: Indexes) -> NDArray[np.bool_]:
@@ -153,117 +128,90 @@ def among(values: Indexes, ascending: Indexes) -> NDArray[np.bool_]:
     return found
 
 
-def _joined(chunks: list[Chunk]) -> Chunk:
-    if len(chunks) == 1:
-        return chunks[0]
+def _joined(chunks: Collection[Chunk]) -> Chunk:
     if not chunks:
         return np.empty(0, np.int64), np.empty(0, np.uint16)
     indexes, attempts = zip(*chunks, strict=True)
     return np.concatenate(indexes), np.concatenate(attempts)
 
 
-COMPACT_MIN = 1024
-"""Fewer passed entries than this stay in the list of skipped indexes: no compaction."""
+OUTDATED_MIN: Final = 64
+"""A heap is not rebuilt for fewer outdated entries than this."""
+
+Key = TypeVar("Key", int, str)
 
 
-SWEPT_PER_TAKEN: Final = 2
-"""Heap entries checked per removed message: the whole heap by the time half of it was removed."""
+class DueTimes(Generic[Key]):
+    """Keys by their due times on the monotonic clock (ns), each with a number; `len` counts them.
 
-_NOTHING: Final = np.empty(0, np.int64)
-_Numbers = NDArray[np.int64]
-_Entry = tuple[int, int, int]
-"""(due, index, attempts)"""
-
-
-class Delays:
-    """Requeued messages of one channel that wait for their time; due times are monotonic (ns).
-
-    An entry that is taken out early stays in the heap until it is due or swept: searching for it in
-    a heap of hundreds of thousands would block the event loop for as many milliseconds. So `take`
-    costs only in proportion to its argument, and a sweep checks a few entries at a time.
+    The entry of a key that is taken out or gets another time stays in the heap until it is due:
+    searching for it among hundreds of thousands would block the event loop for as many
+    milliseconds. When most entries are outdated the heap is rebuilt, so its size is bounded.
     """
 
     def __init__(self) -> None:
-        self._heap: list[_Entry] = []
-        self._unswept: list[_Entry] = []
-        """A second heap; each `take` moves entries from its end to the first heap."""
-        self._by_index: dict[int, _Entry] = {}
+        self._entries: dict[Key, tuple[int, Key, int]] = {}
+        self._heap: list[tuple[int, Key, int]] = []
 
     def __len__(self) -> int:
-        return len(self._by_index)
+        return len(self._entries)
 
-    def add(self, due_ns: int, index: int, attempts: int) -> None:
-        """Hold a message until it is due."""
-        entry = due_ns, index, attempts
-        self._by_index[index] = entry
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._entries)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
+    def add(self, key: Key, due_ns: int, number: int = 0) -> None:
+        """Add a key, or give it another time."""
+        self._entries[key] = entry = (due_ns, key, number)
         heapq.heappush(self._heap, entry)
+        self._drop_outdated()
 
-    def add_all(self, delays: Iterable[tuple[int, int, int]]) -> None:
-        """Hold many messages, each as (due, index, attempts)."""
-        added = list(delays)
-        self._by_index.update((entry[1], entry) for entry in added)
+    def add_all(self, entries: Iterable[tuple[int, Key, int]]) -> None:
+        """Add many keys, each as (due, key, number); none may be here."""
+        added = list(entries)
+        self._entries.update((entry[1], entry) for entry in added)
         self._heap.extend(added)
         heapq.heapify(self._heap)
 
-    def pop_due(self, now_ns: int) -> list[tuple[int, int]]:
-        """Remove what is due; returns (index, attempts) of each message, earliest first."""
-        due = self._pop(self._heap, now_ns)
-        if self._unswept:
-            due = sorted(due + self._pop(self._unswept, now_ns))
-        return [(index, attempts) for _, index, attempts in due]
+    def take(self, keys: Iterable[Key]) -> list[tuple[Key, int]]:
+        """Take keys out; returns (key, number) of those that were here."""
+        taken = [self._entries.pop(key) for key in keys if key in self._entries]
+        self._drop_outdated()
+        return [(key, number) for _, key, number in taken]
 
-    def _pop(self, heap: list[_Entry], now_ns: int) -> list[_Entry]:
-        due: list[_Entry] = []
+    def pop_due(self, now_ns: int) -> list[tuple[Key, int]]:
+        """Take out what is due; returns (key, number) of each, earliest first."""
+        heap, due = self._heap, []
         while heap and heap[0][0] <= now_ns:
             entry = heapq.heappop(heap)
-            # Entries that `take` has removed are still in the heap, perhaps beside a newer one of
-            # the same message: only the one in the dictionary counts.
-            if self._by_index.get(entry[1]) is entry:
-                del self._by_index[entry[1]]
-                due.append(entry)
+            if self._entries.get(entry[1]) is entry:
+                del self._entries[entry[1]]
+                due.append((entry[1], entry[2]))
         return due
 
+    def _drop_outdated(self) -> None:
+        if len(self._heap) > 2 * len(self._entries) + OUTDATED_MIN:
+            self._heap[:] = self._entries.values()
+            heapq.heapify(self._heap)
+
     def next_due_ns(self) -> int:
-        """A lower bound of the earliest due time; NEVER: no message waits."""
-        if not self._by_index:
-            return NEVER
-        return min(heap[0][0] for heap in (self._heap, self._unswept) if heap)
+        """A lower bound of the earliest due time; NEVER: there is no key."""
+        return self._heap[0][0] if self._entries else NEVER
 
-    def entries(self) -> list[tuple[int, int, int]]:
-        """(due, index, attempts) of all messages, in no particular order."""
-        return list(self._by_index.values())
-
-    def take(self, indexes: Collection[int]) -> list[tuple[int, int]]:
-        """Take out messages early; returns (index, attempts) of those that were here."""
-        taken = [self._by_index.pop(index) for index in indexes if index in self._by_index]
-        if self._by_index:
-            self._sweep(len(taken) * SWEPT_PER_TAKEN)
-        else:
-            self.clear()
-        return [(index, attempts) for _, index, attempts in taken]
-
-    def _sweep(self, count: int) -> None:
-        """Check the last `count` entries of the old heap; removing one from its end is cheap."""
-        for _ in range(count):
-            if not self._unswept:
-                # A sweep of the whole heap at once would block the loop: 260 to 350 ms for one
-                # message among 500,000.
-                self._heap, self._unswept = [], self._heap
-            if not self._unswept:
-                return
-            entry = self._unswept.pop()
-            if self._by_index.get(entry[1]) is entry:
-                heapq.heappush(self._heap, entry)
-
-    def indexes(self) -> NDArray[np.int64]:
-        """All waiting indexes, ascending."""
-        return np.sort(np.fromiter(self._by_index, np.int64, len(self._by_index)))
+    def entries(self) -> list[tuple[int, Key, int]]:
+        """(due, key, number) of all, in no particular order."""
+        return list(self._entries.values())
 
     def clear(self) -> None:
-        """Remove all messages."""
+        """Remove all keys."""
         self._heap.clear()
-        self._unswept.clear()
-        self._by_index.clear()
+        self._entries.clear()
+
+
+COMPACT_MIN: Final = 1024
+"""Fewer passed entries than this stay in the list of skipped indexes: no compaction."""
 
 
 class DueList:
@@ -274,35 +222,30 @@ class DueList:
         skipped: the indexes that cursors pass over, ascending (see the module's docstring).
         overdue: indexes that are due but not yet visible to channels, since they are not before P.
         cancelled: those of `skipped` that must not be delivered to any channel.
-        withdrawn: those of `cancelled` whose heap entry still exists. It stays until it is due,
-            since searching for it would block the event loop.
     """
 
     def __init__(self) -> None:
-        self.pending: set[int] = set()
+        self.pending: DueTimes[int] = DueTimes()
         # A list and not an array, which each DPUB would copy to append one index.
         self.skipped: list[int] = []
         self.overdue: list[int] = []
         self.cancelled: set[int] = set()
-        self.withdrawn: set[int] = set()
-        self._heap: list[tuple[int, int]] = []
-        self._sorted: NDArray[np.int64] | None = None
+        self._sorted: Indexes | None = None
         """The pending indexes in ascending order; None: not computed."""
 
     def add(self, due_ns: int, index: int) -> None:
         """Add a deferred publish; indexes must be added in ascending order."""
         self._sorted = None
-        heapq.heappush(self._heap, (due_ns, index))
-        self.pending.add(index)
+        self.pending.add(index, due_ns)
         self.skipped.append(index)
 
     def fill(
         self,
-        indexes: _Numbers,
-        dues_ns: _Numbers,
+        indexes: Indexes,
+        dues_ns: Indexes,
         are_past: NDArray[np.bool_],
         visible_end: int,
-        are_cancelled: NDArray[np.bool_] | None = None,
+        are_cancelled: NDArray[np.bool_],
     ) -> None:
         """Fill an empty list after a start.
 
@@ -315,57 +258,26 @@ class DueList:
         """
         assert not self.skipped
         self.skipped = indexes.tolist()
-        if are_cancelled is not None and are_cancelled.any():
-            self.cancelled = set(indexes[are_cancelled].tolist())
-            kept = ~are_cancelled
-            indexes, dues_ns, are_past = indexes[kept], dues_ns[kept], are_past[kept]
-        past, waiting = indexes[are_past], indexes[~are_past]
+        self.cancelled = set(indexes[are_cancelled].tolist())
+        past = indexes[are_past & ~are_cancelled]
         self.overdue = past[past >= visible_end].tolist()
-        self.pending = set(waiting.tolist())
-        self._sorted = waiting
-        order = np.lexsort((waiting, dues_ns[~are_past]))
-        dues_ns = dues_ns[~are_past][order]
-        # An ascending list is a valid heap.
-        self._heap = list(zip(dues_ns.tolist(), waiting[order].tolist(), strict=True))
+        waits = ~are_past & ~are_cancelled
+        waiting = indexes[waits].tolist()
+        self.pending.add_all(zip(dues_ns[waits].tolist(), waiting, [0] * len(waiting), strict=True))
 
     def pop_due(self, now_ns: int) -> list[int]:
         """Return the indexes that are due, earliest first; they stay in `skipped`."""
-        due: list[int] = []
-        while self._heap and self._heap[0][0] <= now_ns:
-            index = heapq.heappop(self._heap)[1]
-            if index in self.withdrawn:
-                self.withdrawn.remove(index)
-                continue
-            self.pending.remove(index)
+        due = [index for index, _ in self.pending.pop_due(now_ns)]
+        if due:
             self._sorted = None
-            due.append(index)
         return due
 
     def cancel(self, indexes: set[int]) -> set[int]:
         """Cancel deliveries; returns those of the messages that were still pending."""
-        found = indexes & self.pending
-        if found:
-            self.pending -= found
-            self.cancelled |= found
-            self.withdrawn |= found
-            self._sorted = None
-            self._drop_withdrawn(SWEPT_PER_TAKEN * len(found))
+        found = {index for index, _ in self.pending.take(indexes)}
+        self.cancelled |= found
+        self._sorted = None
         return found
-
-    def _drop_withdrawn(self, count_max: int) -> None:
-        """Remove withdrawn entries from the heap's top, so that no timer runs for them."""
-        for _ in range(count_max):
-            if not self._heap or self._heap[0][1] not in self.withdrawn:
-                return
-            self.withdrawn.remove(heapq.heappop(self._heap)[1])
-
-    def entries(self) -> list[tuple[int, int]]:
-        """(due, index) of all pending messages, in no particular order."""
-        return [entry for entry in self._heap if entry[1] not in self.withdrawn]
-
-    def entries_with_withdrawn(self) -> list[tuple[int, int]]:
-        """The same plus withdrawn entries: a plain copy, which takes a fraction of the time."""
-        return list(self._heap)
 
     def hold_back(self, due: list[int], visible_end: int) -> list[int]:
         """Add due messages, keep those from `visible_end` on overdue; returns the others."""
@@ -373,14 +285,9 @@ class DueList:
         self.overdue = [index for index in candidates if index >= visible_end]
         return [index for index in candidates if index < visible_end]
 
-    def next_due_ns(self) -> int:
-        """A lower bound of the earliest due time; NEVER: no message is pending."""
-        return self._heap[0][0] if self.pending else NEVER
-
     def contains(self, index: int) -> bool:
         """Whether cursors pass over this index."""
-        at = bisect_left(self.skipped, index)
-        return at < len(self.skipped) and self.skipped[at] == index
+        return self.next_skipped(index) == index
 
     def next_skipped(self, index: int) -> int:
         """The first skipped index at or after `index`; NEVER: there is none."""
@@ -405,43 +312,33 @@ class DueList:
         """Number of skipped indexes in [first, end)."""
         return bisect_left(self.skipped, end) - bisect_left(self.skipped, first)
 
-    def counts_between(self, firsts: NDArray[np.int64], ends: NDArray[np.int64]) -> _Numbers:
-        """`count_between` for many ranges."""
-        skipped = np.array(self.skipped, np.int64)
-        return np.searchsorted(skipped, ends) - np.searchsorted(skipped, firsts)
-
-    def pending_between(self, first: int, end: int) -> NDArray[np.int64]:
+    def pending_between(self, first: int, end: int) -> Indexes:
         """The pending indexes in [first, end), ascending."""
         if not self.pending:
-            return _NOTHING
+            return np.empty(0, np.int64)
         if self._sorted is None:
-            pending = np.fromiter(self.pending, np.int64, len(self.pending))
-            pending.sort()
-            self._sorted = pending
+            self._sorted = np.sort(np.fromiter(self.pending, np.int64, len(self.pending)))
         low, high = np.searchsorted(self._sorted, (first, end))
         return self._sorted[low:high]
 
     def joined_from(self, first: int, end: int) -> list[int]:
         """Skipped indexes in [first, end) that are due already, for a cursor that is set back."""
         low, high = bisect_left(self.skipped, first), bisect_left(self.skipped, end)
-        waiting = set(self.overdue)
+        others = self.cancelled.union(self.overdue)
         return [
             index
             for index in self.skipped[low:high]
-            if index not in self.pending and index not in waiting and index not in self.cancelled
+            if index not in self.pending and index not in others
         ]
 
     def void(self, first: int, end: int) -> None:
         """Remove all entries in [first, end), because the topic was emptied."""
-        self.pending = {index for index in self.pending if not first <= index < end}
-        # This drops withdrawn entries, too: they are not pending.
-        self._heap = [entry for entry in self._heap if entry[1] in self.pending]
-        heapq.heapify(self._heap)
-        self.withdrawn.clear()
-        self._sorted = None
+        low, high = bisect_left(self.skipped, first), bisect_left(self.skipped, end)
+        self.pending.take(self.skipped[low:high])
+        self.cancelled.difference_update(self.skipped[low:high])
         self.overdue = [index for index in self.overdue if not first <= index < end]
-        self.cancelled = {index for index in self.cancelled if not first <= index < end}
-        del self.skipped[bisect_left(self.skipped, first) : bisect_left(self.skipped, end)]
+        del self.skipped[low:high]
+        self._sorted = None
 
     def compact(self, cursor_min: int, first_index: int = 0) -> None:
         """Drop entries that every cursor has passed and that are neither pending nor overdue.
@@ -455,6 +352,8 @@ class DueList:
         # Only where about half of the passed entries go, so that copying the list pays.
         if passed < COMPACT_MIN or passed < 2 * len(self.pending):
             return
-        waiting = self.pending.union(self.overdue, self.cancelled)
-        kept = [index for index in self.skipped[:passed] if index in waiting]
+        waiting = self.cancelled.union(self.overdue)
+        kept = [
+            index for index in self.skipped[:passed] if index in self.pending or index in waiting
+        ]
         self.skipped[:passed] = kept

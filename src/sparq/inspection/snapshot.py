@@ -27,7 +27,7 @@ from sparq.broker.options import NEVER
 
 if TYPE_CHECKING:
     from sparq.broker.channel import Channel
-    from sparq.broker.slots import Rows
+    from sparq.broker.in_flight import Rows
     from sparq.protocol.instant import Instant
 
 Indexes = NDArray[np.int64]
@@ -83,7 +83,7 @@ class ChannelSnapshot:
         in_flight: messages that consumers have.
         chunks: messages that wait for another delivery, as the channel stores them.
         delays: (due, index, attempts) of messages that REQ has deferred.
-        dues: (due, index) of the topic's deferred publishes.
+        dues: (due, index, 0) of the topic's deferred publishes.
         detached: those of `dues` and `overdue` that the channel does not wait for.
         overdue: see `waiting.DueList`.
         skipped, skips: the indexes, and the ranges, that the cursor will pass over.
@@ -97,7 +97,7 @@ class ChannelSnapshot:
     in_flight: Rows
     chunks: list[tuple[Indexes, NDArray[np.uint16]]]
     delays: list[tuple[int, int, int]]
-    dues: list[tuple[int, int]]
+    dues: list[tuple[int, int, int]]
     detached: set[int]
     overdue: list[int]
     skipped: list[int]
@@ -116,7 +116,7 @@ class ChannelSnapshot:
         """The deferred messages, ascending by index."""
         dues, indexes, attempts = _columns(self.delays, 3)
         if not self.is_range:
-            due, pending = _columns(self.dues, 2)
+            due, pending, _ = _columns(self.dues, 3)
             mine = (pending >= self.start) & ~np.isin(pending, _column(self.detached))
             dues, indexes = np.append(dues, due[mine]), np.append(indexes, pending[mine])
             attempts = np.append(attempts, np.zeros(int(mine.sum()), np.int64))
@@ -206,13 +206,11 @@ def take(channel: Channel, now: Instant) -> ChannelSnapshot:
         cursor=channel.cursor,
         end=channel.stream.end,
         is_range=bool(channel.range_epoch),
-        in_flight=channel.in_flight.rows(0, channel.in_flight.count),
-        chunks=channel.requeued.chunks(),
+        in_flight=channel.in_flight.rows(),
+        chunks=list(channel.requeued.chunks()),
         delays=channel.delays.entries(),
-        # A plain copy: `entries` would check each of them here, in the event loop. `deferred`
-        # leaves out the withdrawn ones, and may run in a thread.
-        dues=due.entries_with_withdrawn(),
-        detached=channel.detached | due.withdrawn,
+        dues=due.pending.entries(),
+        detached=set(channel.detached),
         overdue=list(due.overdue),
         # A channel may have passed very many of them: only those ahead of the cursor are needed.
         skipped=due.skipped[bisect_left(due.skipped, channel.cursor) :],

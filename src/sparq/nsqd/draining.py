@@ -12,7 +12,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from sparq.broker.drain_file import BY_MAX, TOPICS_MAX, Drain, Draining
+from sparq.broker.draining import BY_MAX, TOPICS_MAX, Drain, Draining
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.nsqd import parameters
 from sparq.nsqd.leaving import has_nothing_left, remainders
@@ -20,7 +20,7 @@ from sparq.nsqd.seeking import shown_time
 from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:
-    from sparq.broker.draining import Make
+    from sparq.broker.draining import ChangeDrains
     from sparq.nsqd.server import Nsqd
 
 PATH: Final = "/drain"
@@ -118,7 +118,7 @@ class DrainRoutes:
             )
         return {"topic": topic, **_document(self._broker.drains.now.topics.get(topic))}
 
-    async def _change(self, make: Make) -> None:
+    async def _change(self, make: ChangeDrains) -> None:
         if self._nsqd.exiting:
             raise HttpError(503, "EXITING")
         try:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sparq.broker.drain_file import Drain, Draining
+from sparq.broker.draining import Drain, Draining
 from sparq.nsqd.stats_format import SLICE_SECONDS, remaining
 from sparq.options.units import SECOND
 from sparq.protocol.errors import RemoteError

@@ -28,7 +28,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sparq.broker.drain_file import NONE, Draining
+from sparq.broker.draining import NONE, Draining
 from sparq.daemon import address
 from sparq.nsqd.options import http_timeouts
 from sparq.protocol import NSQ_VERSION, go_json, lookup
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import aiohttp
 
     from sparq.broker.broker import Broker
-    from sparq.broker.publishing import Change
+    from sparq.broker.turn import Change
     from sparq.nsqd.server import Nsqd
 
 MAGIC = b"  V1"
@@ -378,7 +378,7 @@ class LookupPeers:
             logger.warning(
                 "LOOKUPD: not all nsqlookupds returned the channels of %s in time", topic
             )
-        self._broker.channels_known(topic, sorted(names), self._nsqd.runner.now())
+        self._broker.channels_known(topic, sorted(names))
         self._nsqd.turns.schedule()
 
     async def _ask_peer(self, peer: Peer, topic: str, names: set[str]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparq.broker.admin import GONE
+from sparq.broker.message_actions import GONE
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.nsqd import parameters
 from sparq.nsqd.inspection import body_read_bytes

@@ -213,7 +213,11 @@ def _of_broker(nsqd: Nsqd, start_ns: int, channel_count: int) -> Iterator[Family
         ("healthy", "0 while the disk refuses writes, otherwise 1", broker.health() == "OK"),
         ("topics", "Topics", len(broker.topics)),
         ("channels", "Channels of all topics", channel_count),
-        ("uncommitted_bytes", "Bytes of publishes not yet written to disk", broker.backlog_bytes),
+        (
+            "uncommitted_bytes",
+            "Bytes of publishes not yet written to disk",
+            broker.turn.backlog_bytes,
+        ),
         ("data_path_free_bytes", "Free bytes on the disk of the data path", broker.free_bytes()),
         ("memory_objects", "Memory blocks allocated by Python", sys.getallocatedblocks()),
         *_of_reserve(broker),
@@ -269,7 +273,7 @@ def _of_drains(broker: Broker) -> Iterator[Family]:
 
 
 def _delivery(broker: Broker) -> Family:
-    waited = broker.waited
+    waited = broker.turn.waited
     family = Family(
         "nsqd_delivery_latency_seconds",
         "histogram",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.admin import IDS_MAX
+from sparq.broker.message_actions import IDS_MAX
 from sparq.daemon.http import HttpError
 from sparq.inspection.json_path import FilterError, parse
 from sparq.inspection.search import COMPARED, Criteria

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from sparq.broker.admin import GONE, IDS_MAX
 from sparq.broker.dead_letters import DeadLetterBatch, Only
+from sparq.broker.message_actions import GONE, IDS_MAX
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.inspection import snapshot as snapshots
 from sparq.nsqd import parameters
@@ -192,5 +192,5 @@ class Redriving:
 def next_waiting(channel: Channel, after: int, count: int) -> list[int]:
     """Return the next `count` waiting messages of a channel after an index, ascending."""
     fresh = snapshots.fresh_after(channel, after, count)
-    again = (index for index in channel.requeued.indexes().tolist() if index > after)
+    again = (index for index in sorted(channel.requeued.all()[0].tolist()) if index > after)
     return sorted({*fresh, *again})[:count]

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from sparq.broker.broker import Broker
     from sparq.broker.dead_letters import DeadLetterBatch
-    from sparq.broker.draining import Make
+    from sparq.broker.draining import ChangeDrains
     from sparq.broker.policies import Policy
-    from sparq.broker.publishing import Ticket
     from sparq.broker.topic import Topic
+    from sparq.broker.turn import Ticket
     from sparq.daemon.address import Listener
     from sparq.log.task import Task
     from sparq.nsqd.options import NsqdOptions
@@ -142,7 +142,7 @@ class Nsqd:
         self.turns.schedule()
         await waiting.future
 
-    async def change_drains(self, make: Make) -> None:
+    async def change_drains(self, make: ChangeDrains) -> None:
         """Change the drains; the change applies once it is on disk.
 
         Raises:
@@ -185,7 +185,7 @@ class Nsqd:
             # round, a power cut after a clean stop could lose the newest messages.
             is_last = False
             while not is_last:
-                is_last = self.broker.close()
+                is_last = self.broker.close(self.runner.now())
                 self.runner.submit(self.broker.end_turn(self.runner.now()))
                 await self.runner.barrier()
         await self.loop.run_in_executor(None, self.runner.stop)

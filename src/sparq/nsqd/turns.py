@@ -172,7 +172,7 @@ class Turns:
         now = instant()
         if runner.finished:
             for task in runner.take_finished():
-                broker.finish(task, now)
+                task.finish(now)
         for _ in range(INLINE_ROUNDS_MAX):
             tasks = broker.end_turn(now)
             if not tasks:
@@ -182,7 +182,7 @@ class Turns:
                 break
             now = runner.run_inline(tasks)
             for task in tasks:
-                broker.finish(task, now)
+                task.finish(now)
         else:
             self.schedule()
 
@@ -199,7 +199,7 @@ class Turns:
     def _follow_up(self) -> None:
         """Finish the turn: schedule another one, log notes, set the next tick."""
         broker, runner, turn = self.broker, self.runner, self.broker.turn
-        if (turn.topics or turn.tasks) and broker.busy:
+        if (turn.topics or turn.tasks) and broker.turn.is_busy:
             self.schedule()
         if turn.health.notes:
             self._log_notes()

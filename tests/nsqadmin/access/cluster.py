@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparq.broker.drain_file import NONE
+from sparq.broker.draining import NONE
 from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqadmin.server import Nsqadmin
 from sparq.nsqlookupd.options import NsqlookupdOptions

@@ -199,7 +199,7 @@ def test_a_failed_seek_is_noted_and_moves_nothing() -> None:
     harness.crash()
     harness.disk.fail(Fault(1, errno.EIO, frozenset({"open", "read"}), times=1))
     target: SeekTarget = ("time", harness.clock.wall_ns - 5_500_000_000)
-    harness.broker.seek_channel("t", "c", target, harness.clock.now())
+    harness.broker.seek("t", "c", target, harness.clock.now())
     harness.turn()
 
     assert harness.channel("t", "c").depth == 20

@@ -80,7 +80,7 @@ def test_any_number_of_single_fins_is_kept(topics: int, stop: str) -> None:
 
 def test_without_checkpoints_the_reserve_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: without checkpoints on a full disk, finished messages are delivered again."""
-    monkeypatch.setattr("sparq.broker.health.make_room", lambda *_: False)
+    monkeypatch.setattr("sparq.broker.full_disk.make_room", lambda *_: False)
 
     with pytest.raises(AssertionError):
         test_any_number_of_single_fins_is_kept(20, "kill")
@@ -149,7 +149,7 @@ def test_fins_during_a_sync_do_not_delay_deletion() -> None:
         for message in consumer.messages():
             consumer.say(commands.fin(message.id), turn=False)
         for topic_task in tasks:
-            harness.broker.finish(topic_task, harness.clock.now())
+            topic_task.finish(harness.clock.now())
 
     assert len(harness.disk.paths()) < most - 10
 

@@ -64,7 +64,7 @@ class Line:
         while tasks := self.broker.end_turn(at):
             for topic_task in tasks:
                 topic_task.task.run()
-                self.broker.finish(topic_task, at)
+                topic_task.finish(at)
         output: list[bytes] = []
         for session in self.broker.take_sessions():
             output += map(bytes, self.broker.take_output(session))
@@ -133,7 +133,7 @@ def test_a_fin_and_the_next_delivery_stay_within_their_limits_of_files(line: Lin
     fin += files_of(lambda: broker.execute(session, command[0], now()))
     (topic,) = broker.turn.topics
     assert 0 == session.in_flight_count
-    delivery = files_of(lambda: topic.end_turn(broker.turn.sampler, broker.turn.waited, now()))
+    delivery = files_of(lambda: topic.end_turn(now()))
     assert 1 == session.in_flight_count
 
     assert len(set(fin)) <= FIN_FILES_MAX, sorted(set(fin))

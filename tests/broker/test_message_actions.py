@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparq.broker import admin
-from sparq.broker.admin import CANCELLED, FINISHED, GONE, NOT_DEFERRED, UNSEEN
+from sparq.broker import message_actions
+from sparq.broker.message_actions import CANCELLED, FINISHED, GONE, NOT_DEFERRED, UNSEEN
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from tests.broker.harness import BrokerHarness
@@ -305,7 +305,7 @@ def test_actions_on_a_range_readers_channel_are_refused() -> None:
     harness = BrokerHarness()
     harness.publish("t", b"a")
     harness.connect().say(commands.attach("t", "c"))
-    for action in admin.ACTIONS:
+    for action in message_actions.ACTIONS:
         with pytest.raises(RemoteError, match="range reader"):
             act(harness, action, stored(harness)[0])
 
