@@ -731,7 +731,7 @@ class Broker:
                 topic.ledger_written(error, now)
                 if writer.ledger.has_news:
                     turn.topics[topic] = None  # retry failed writes in the next turn
-            if topic.needs_turn():
+            if (topic.woken or topic.publishing.waiting) and topic.needs_turn():
                 turn.topics[topic] = None
             if topic.is_deleted:
                 self._topics.remove_if_idle(topic)

@@ -275,7 +275,8 @@ def _advance(channel: Channel, block: Block, cursor: int) -> None:
     """Move the cursor within a block; at its end, request the next while clients are busy."""
     stream = channel.stream
     channel.cursor, channel.cursor_ordinal = cursor, block.ordinal + (cursor - block.first)
-    if cursor == block.end and cursor < stream.end and stream.log.block(cursor) is None:
+    is_used_up = cursor == block.first + block.count
+    if is_used_up and cursor < stream.end and stream.log.block(cursor) is None:
         following = stream.log.next_stored(cursor)
         if following < stream.end and stream.log.block(following) is None:
             stream.want_next(following, channel.name)

@@ -150,15 +150,3 @@ class Publishing:
         for publish in publishes:
             self.pending_bytes -= publish.size_bytes
             self.pending_messages -= publish.messages
-
-
-def due_positions(batch: list[Publish]) -> list[tuple[int, int]] | None:
-    """(position, due time in ns since 1970) of the deferred messages of a batch; None: none is."""
-    # Positions in the batch: a batch per DPUB would need a header for each.
-    dues: list[tuple[int, int]] = []
-    position = 0
-    for publish in batch:
-        if publish.due is not None:
-            dues += [(position + at, publish.due.wall_ns) for at in range(publish.messages)]
-        position += publish.messages
-    return dues or None

@@ -23,7 +23,7 @@ from sparq.broker.latency import LatencyWindow
 from sparq.broker.ledger_writer import LedgerWriter, NoLedger
 from sparq.broker.options import NEVER, BrokerOptions, LimitReached, check_limit
 from sparq.broker.policies import Scope
-from sparq.broker.publishing import Publish, Publishing, answer, due_positions
+from sparq.broker.publishing import Publish, Publishing, answer
 from sparq.broker.recovery import recover_due, recover_mark, restore, topic_state
 from sparq.broker.stream import ExtentReads, Stream
 from sparq.broker.trimming import Trimming
@@ -153,10 +153,7 @@ class Topic:
             if self.ephemeral:
                 self._commit_bounded(now)
             else:
-                batch = publishing.next_batch()
-                bodies = [publish.bodies for publish in batch]
-                commit = log.begin(bodies, now, due_positions(batch))
-                self.submit(commit, partial(self.take_commit, commit, batch))
+                self._begin_commit(now)
         if self.woken:
             woken, self.woken = self.woken, {}
             for channel in woken:
@@ -175,6 +172,21 @@ class Topic:
         """Whether another turn should follow even if no event arrives."""
         # One commit in flight: with several, an OK could overtake an earlier one.
         return bool(self.woken or (self.publishing.waiting and self.stream.log.flight is None))
+
+    def _begin_commit(self, now: Instant) -> None:
+        batch = self.publishing.next_batch()
+        bodies: list[BodySlices] = []
+        dues: list[tuple[int, int]] = []
+        position = 0
+        for publish in batch:
+            bodies.append(publish.bodies)
+            if publish.due is not None:
+                # Positions in the batch: a batch per DPUB would need a header for each.
+                wall_ns, end = publish.due.wall_ns, position + publish.messages
+                dues += [(at, wall_ns) for at in range(position, end)]
+            position += publish.messages
+        commit = self.stream.log.begin(bodies, now, dues or None)
+        self.submit(commit, partial(self.take_commit, commit, batch))
 
     def _commit_bounded(self, now: Instant) -> None:
         """Commit one batch to memory: consumers take messages before the next, so fewer drop.
@@ -227,8 +239,11 @@ class Topic:
         # The next file in advance, in a thread: beginning one took up to 46 ms.
         if active is not None and active.segment.size >= log.upkeep.spare_due_size:
             self._submit_upkeep(log.upkeep.prepare(active))
-        if log.unsynced.count:
-            self.expect(now.mono_ns + self.options.sync_timeout_ns)
+        if (
+            log.unsynced.count
+            and (sync_ns := now.mono_ns + self.options.sync_timeout_ns) < self.due_ns
+        ):
+            self.expect(sync_ns)
 
     def _take_stored(self, commit: Commit, batch: list[Publish]) -> None:
         """Count the stored messages, and apply what their publishes demand of them."""

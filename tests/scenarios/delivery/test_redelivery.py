@@ -76,7 +76,7 @@ def test_a_turn_looks_up_at_most_128_waiting_messages(
     counts = Counts(monkeypatch, broker_with_scattered_messages)
     for _ in range(10):
         topic = broker.topics["t"]
-        broker.turn.wake(topic, topic.channels["c"])
+        topic.wake(topic.channels["c"])
         assert TaskKind.READ not in [topic_task.task.kind for topic_task in broker.end_turn(now)]
 
     assert 0 < counts.lookups <= 10 * 2 * 64

@@ -48,7 +48,7 @@ CHANGES: dict[str, tuple[tuple[object, ...], Check]] = {
     "pause_topic": (("t", True), lambda now: now.topic("t").paused),
     "pause_channel": (("t", "c", True), lambda now: now.channel("t", "c").paused),
     "empty_channel": (("t", "c"), lambda now: now.channel("t", "c").depth == 0),
-    "seek_channel": (
+    "seek": (
         ("t", "c", "earliest"),
         lambda now: now.channel("t", "c").depth == 4,
     ),
