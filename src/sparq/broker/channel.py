@@ -198,7 +198,9 @@ class Channel:
         delay_ns = command.timeout_ms * MILLISECOND
         if delay_ns:
             self.delays.add(index, now.mono_ns + delay_ns, attempts)
-            self.ledger.note(RecordKind.REQUEUED, self.name, [index], [now.wall_ns + delay_ns], [attempts])
+            self.ledger.note(
+                RecordKind.REQUEUED, self.name, [index], [now.wall_ns + delay_ns], [attempts]
+            )
             self.due_ns = min(self.due_ns, now.mono_ns + delay_ns)
         else:
             # No record: to a restart it is unfinished, with the attempts noted at its delivery.
@@ -390,7 +392,9 @@ class Channel:
             self.skips.add(first, end, count)
         gaps = [(a, b) for a, b in pairwise([first - 1, *kept, end]) if a + 1 < b]
         if gaps:
-            self.ledger.note(RecordKind.VOIDED, self.name, [a + 1 for a, _ in gaps], [b for _, b in gaps])
+            self.ledger.note(
+                RecordKind.VOIDED, self.name, [a + 1 for a, _ in gaps], [b for _, b in gaps]
+            )
 
     def overrun(self, end: int) -> int:
         """Drop unread messages before an index; returns how many.

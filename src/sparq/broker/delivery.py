@@ -326,7 +326,9 @@ def _send_sample(
     indexes = np.arange(*run, dtype=np.int64)
     keeps = _chosen(context, len(indexes), session.sample_rate)
     if not keeps.all():
-        context.channel.ledger.note(RecordKind.FINISHED, context.channel.name, *ranges_of(indexes[~keeps]))
+        context.channel.ledger.note(
+            RecordKind.FINISHED, context.channel.name, *ranges_of(indexes[~keeps])
+        )
     for kept in zip(*ranges_of(indexes[keeps]), strict=True):
         _send(context, session, block.slice(*kept), kept)
 
@@ -454,7 +456,9 @@ def _send_again(context: DeliveryContext, session: V2Session, runs: list[Deliver
     if channel.latencies is not None:
         published = np.concatenate([run.block.timestamps(run.indexes) for run in runs])
         channel.in_flight.note_published(indexes, published)
-    channel.ledger.note(RecordKind.REQUEUED, channel.name, indexes, np.zeros(len(indexes), np.int64), raised)
+    channel.ledger.note(
+        RecordKind.REQUEUED, channel.name, indexes, np.zeros(len(indexes), np.int64), raised
+    )
 
 
 def _without_expired(context: DeliveryContext, runs: list[DeliveryRun]) -> list[DeliveryRun]:

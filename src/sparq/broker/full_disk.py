@@ -24,7 +24,6 @@ from typing import Final
 
 from sparq.broker.health import PROBED, Health, Trouble
 from sparq.broker.topic import Topic
-from sparq.log.disk import DiskError
 from sparq.log.reserve import BLOCK_BYTES, Reserve
 from sparq.log.task import Task
 from sparq.protocol.instant import Instant

@@ -70,7 +70,9 @@ def requeue(channel: Channel, indexes: Indexes) -> Refused:
         counts = np.array(list(attempts.values()), np.int64)
         if len(pending):
             channel.ledger.note(RecordKind.DETACHED, channel.name, pending)
-        channel.ledger.note(RecordKind.REQUEUED, channel.name, rest, np.zeros(len(rest), np.int64), counts)
+        channel.ledger.note(
+            RecordKind.REQUEUED, channel.name, rest, np.zeros(len(rest), np.int64), counts
+        )
         channel.requeued.push_many(rest, counts.astype(np.uint16))
     return refused
 
