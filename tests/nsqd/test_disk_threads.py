@@ -69,7 +69,7 @@ def record_turn(turns: list[str], finished: list[TopicTask]) -> None:
 def topic_task(task: FakeTask, name: str) -> TopicTask:
     """Give the task this name, and wrap it as the broker does."""
     task.name = name
-    return TopicTask(task)
+    return TopicTask(task, lambda _now: None)
 
 
 async def wait_until_finished(threads: DiskThreads) -> None:
@@ -189,9 +189,9 @@ async def test_the_loop_wakes_after_a_turn_before_a_wake_up() -> None:
 
     made = DiskThreads(loop, wake, Journal(MemoryDisk(), "/data").run)
     made.finished = QueueWithTurns()
-    made.submit([TopicTask(FakeTask(TaskKind.READ))])
+    made.submit([TopicTask(FakeTask(TaskKind.READ), lambda _now: None)])
     await until(lambda: turns == [0])
 
-    made.submit([TopicTask(FakeTask(TaskKind.READ))])
+    made.submit([TopicTask(FakeTask(TaskKind.READ), lambda _now: None)])
     await until(lambda: turns == [0, 1])
     await loop.run_in_executor(None, made.stop)
