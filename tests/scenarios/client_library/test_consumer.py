@@ -43,7 +43,7 @@ async def test_nsqd_applies_the_identify_options(shared_daemons: SharedDaemons) 
         "output_buffer_timeout": 0.123,
     }
     async with Consumer(topic, "c", nsqd_tcp_addresses=nsqd.tcp, **options) as consumer:
-        await until(lambda: nsqd.channel(topic, "c")["clients"])
+        await until(lambda: consumer.connections)
         [client] = nsqd.channel(topic, "c")["clients"]
         expected = {
             "client_id": "me",
