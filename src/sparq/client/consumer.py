@@ -541,7 +541,9 @@ class Consumer(Connecting):
         """Note a response that is about to be sent."""
         if self._waiting:
             self._answered.set()
-        if not self._stopping and self._backoff.result(outcome):
+        # A success changes nothing while there is no backoff: the usual case makes no call.
+        is_usual = outcome is BackoffSignal.SUCCESS and self._backoff.state is BackoffState.CLEAR
+        if not is_usual and not self._stopping and self._backoff.result(outcome):
             if self._backoff.state is BackoffState.BLOCKED:
                 later = asyncio.get_running_loop().call_later
                 self._timers["block"] = later(self._backoff.duration(), self._probe)

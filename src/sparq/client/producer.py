@@ -356,10 +356,10 @@ class Producer(Connecting):
                 self._check_later()
         self.under_way += 1
         # Never past the queue, even if a connection could take this publish now.
-        if self._queue or (link := self._next_link(publish)) is None:
+        if self._queue or (link := self._next_link(publish, now)) is None:
             self._enqueue(publish)
         else:
-            self._send(publish, link)
+            self._send(publish, link, now)
         return publish
 
     # Publishing without waiting
@@ -649,20 +649,22 @@ class Producer(Connecting):
             failed = f"publish failed, {CLOSED}"
             sent = publish.attempts
             self._fail(publish, self._given_up(publish, failed) if sent else ClosedError(CLOSED))
-        elif publish.refusal is not None:
+            return
+        now = asyncio.get_running_loop().time()
+        if publish.refusal is not None:
             # Sent even beyond the limit, which is rare: in the queue it could wait for its own
             # refusal.
             for other in self._without_draining() or ():
                 if other.address not in publish.refused_by:
-                    self._send(publish, other, is_late=True)
+                    self._send(publish, other, now)
                     return
             self._fail(publish, publish.refusal)
-        elif (link := self._next_link(publish)) is not None:
-            self._send(publish, link, is_late=True)
+        elif (link := self._next_link(publish, now)) is not None:
+            self._send(publish, link, now)
         else:
             self._enqueue(publish)
 
-    def _next_link(self, publish: PendingPublish) -> Connection | None:
+    def _next_link(self, publish: PendingPublish, now: float) -> Connection | None:
         """Return the next connection in turn that can take a publish; None: it must wait."""
         links = self._links
         if self._draining:
@@ -676,11 +678,11 @@ class Producer(Connecting):
             # An idle connection takes any size: a publish above `max_pending_bytes` would otherwise
             # wait until its deadline.
             if link.live and (not link.waiting or self._has_room(link, publish, limit)):
-                if not self._is_silent(link):
+                if not link.waiting or not _is_silent(link, now):
                     return link
                 spare = link
         # A full connection that answers can take it sooner than a silent one.
-        answering = any(link.live and not self._is_silent(link) for link in links)
+        answering = any(link.live and not _is_silent(link, now) for link in links)
         return None if answering else spare
 
     def _has_room(self, link: Connection, publish: PendingPublish, limit: int) -> bool:
@@ -688,13 +690,6 @@ class Producer(Connecting):
         _, first = link.waiting[0]
         is_reserved = isinstance(first, PendingPublish) and first.losses >= SUSPECT
         return link.waiting_bytes <= limit and publish.losses < SUSPECT and not is_reserved
-
-    def _is_silent(self, link: Connection) -> bool:
-        """Whether an answer is due on a connection, and nothing has arrived for some time."""
-        if not link.waiting:
-            return False
-        since = max(link.waiting[0][0], link.heard_at)
-        return asyncio.get_running_loop().time() - since >= SILENT_SECONDS
 
     def _without_draining(self) -> list[Connection] | None:
         """Return connections to nsqds that do not drain; None: no such nsqd, connected or not."""
@@ -705,11 +700,10 @@ class Producer(Connecting):
         known = skipped.union(link.address for link in live)
         return found if found or not known.issuperset(self._pool.wanted) else None
 
-    def _send(self, publish: PendingPublish, link: Connection, *, is_late: bool = False) -> None:
-        if is_late:
-            publish.asked_at = asyncio.get_running_loop().time()
+    def _send(self, publish: PendingPublish, link: Connection, now: float) -> None:
+        publish.asked_at = now
         if self._draining and self._draining.get(link.address, LISTED) != LISTED:
-            self._draining[link.address] = publish.asked_at + RETRY_SECONDS  # this is the retry
+            self._draining[link.address] = now + RETRY_SECONDS  # this is the retry
         if publish.unanswered:
             # Counted with the next send, not when a connection is lost: without another send the
             # message cannot be stored twice.
@@ -717,7 +711,7 @@ class Producer(Connecting):
             publish.resent = publish.unanswered
         publish.attempts += 1
         publish.link = link
-        link.ask(publish.command, publish, publish.asked_at)
+        link.ask(publish.command, publish, now)
 
     # Silence
 
@@ -731,7 +725,7 @@ class Producer(Connecting):
         # Not after a late timer: this program was blocked, and has not read what has arrived.
         if now - self._checked_at <= 2 * CHECK_SECONDS:
             for link in self._links:
-                if link.live and self._is_silent(link):
+                if link.live and _is_silent(link, now):
                     self._move_overdue(link, now)
         self._checked_at = now
         # The end of `RETRY_SECONDS` is no event on any connection, so the queue is tried here.
@@ -751,15 +745,15 @@ class Producer(Connecting):
             half = (publish.deadline - asked_at) / 2
             if publish.outcome.done() or waited < min(self.config.write_timeout, half):
                 continue
-            other = self._next_link(publish)
-            if other is None or self._is_silent(other) or moved == MOVED_MAX:
+            other = self._next_link(publish, now)
+            if other is None or _is_silent(other, now) or moved == MOVED_MAX:
                 break
             if self._has_attempts(publish):
                 moved += 1
                 publish.unanswered += 1
                 self._expire_in_time(publish)
                 # It keeps its place on the silent connection, which may still answer, in order.
-                self._send(publish, other, is_late=True)
+                self._send(publish, other, now)
         if moved:
             text = (
                 "nsqd %s does not answer: %d publishes were also sent to other nsqds "
@@ -786,11 +780,11 @@ class Producer(Connecting):
     def _send_queued(self) -> None:
         """Send queued publishes in order, while a connection can take them."""
         while self._queue:
-            publish = next(iter(self._queue))
-            if (link := self._next_link(publish)) is None:
+            publish, now = next(iter(self._queue)), asyncio.get_running_loop().time()
+            if (link := self._next_link(publish, now)) is None:
                 return
             self._dequeue(publish)
-            self._send(publish, link, is_late=True)
+            self._send(publish, link, now)
 
     # Outcomes
 
@@ -832,6 +826,11 @@ class Producer(Connecting):
         known = {**dict.fromkeys(self._draining, DRAINING), **self.errors}
         reasons = "; ".join(f"{at}: {why}" for at, why in known.items())
         return f" ({reasons})" if reasons else ""
+
+
+def _is_silent(link: Connection, now: float) -> bool:
+    """Whether an answer is due on a connection, and nothing has arrived for some time."""
+    return bool(link.waiting) and now - max(link.waiting[0][0], link.heard_at) >= SILENT_SECONDS
 
 
 def _log_failure(outcome: Receipt | Exception) -> None:
