@@ -5,6 +5,8 @@ from itertools import pairwise
 
 import pytest
 
+from sparq.log.commit import CommitState
+from sparq.log.log import Log
 from sparq.log.segment import (
     CEILING_SPAN,
     DATA_START,
@@ -65,6 +67,16 @@ def test_a_message_after_many_refused_ones_is_below_the_ceiling(
 
     assert expected == list(read_all(log).values())
     assert [] == log.damage
+
+
+def test_a_new_file_that_fails_and_can_be_deleted_is_a_plain_refusal(
+    disk: MemoryDisk, clock: ManualClock, log: Log
+) -> None:
+    """Nothing is left behind, so the file before it may go on."""
+    disk.fail(Fault(1, errno.EIO, frozenset({"syncdir"})))
+    refused = commit(log, [b"refused"], clock)
+
+    assert (CommitState.REFUSED, [], []) == (refused.state, refused.notes, disk.paths())
 
 
 @pytest.mark.parametrize(

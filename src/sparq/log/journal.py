@@ -93,6 +93,7 @@ class Journal:
     Attributes:
         number: the number of the newest journal; 0: there is none.
         cleaned: see the module's text.
+        first: the lowest number that this run may delete: earlier journals stay.
         share_min: the minimum number of commits that share a sync.
         file_bytes: a journal of this size is followed by a new one.
     """
@@ -104,16 +105,11 @@ class Journal:
         self.file_bytes = FILE_BYTES
         self._disk = disk
         self._data_path = data_path
-        self._first = 1
+        self.first = 1
         self._file: File | None = None
         self._salt = 0
         self._size = 0
         self._pause = 0
-
-    def continue_from(self, number: int) -> None:
-        """Leave the journals up to this number, which are an earlier run's, as they are."""
-        self.number = self.cleaned = number
-        self._first = number + 1
 
     def path(self, number: int) -> str:
         """Return the path of the journal with this number."""
@@ -229,7 +225,7 @@ class Journal:
 
     def clean(self, number: int) -> None:
         """Delete the journals up to this number: all that they hold is in synced files."""
-        for old in range(max(self._first, self.cleaned + 1), number + 1):
+        for old in range(max(self.first, self.cleaned + 1), number + 1):
             # Writing one back once more would change nothing.
             unlink_if_possible(self._disk, self.path(old))
         self.cleaned = max(self.cleaned, number)
@@ -335,7 +331,8 @@ def recover(disk: Disk, data_path: str, journal: Journal) -> WriteBack:
         )
         # The next start writes them back again, also for topics that were opened and have grown
         # since: that is harmless, because an entry's place never gets other bytes.
-        journal.continue_from(numbers[-1])
+        journal.number = journal.cleaned = numbers[-1]
+        journal.first = numbers[-1] + 1
     elif numbers:
         journal.number = numbers[-1]
         journal.clean(numbers[-1])

@@ -335,7 +335,7 @@ class Ledger:
                 # The broker orders checkpoints one by one then: many at once would take the space
                 # that each of them is to free (see `reserve`).
                 return False
-            large = min(large, self._reserve.ledger_limit)
+            large = min(large, max(LEDGER_BYTES_MIN, self._reserve.target_bytes // 4))
         return size_bytes > max(large, CHECKPOINT_RATIO * self._checkpoint_bytes)
 
     @property

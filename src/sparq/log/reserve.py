@@ -179,11 +179,6 @@ class Reserve:
         most = max((account.checkpoint_bytes for account in accounts), default=2 * BLOCK_BYTES)
         self.floor_bytes = most + CATALOG_BYTES
 
-    @property
-    def ledger_limit(self) -> int:
-        """The size at which a ledger is due for a checkpoint, while there is space."""
-        return max(LEDGER_BYTES_MIN, self.target_bytes // 4)
-
     # The file
 
     @property

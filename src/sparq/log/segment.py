@@ -100,11 +100,6 @@ def decode_header(data: bytes, name: str = "") -> SegmentHeader | None:
     return next(iter(named or headers), None)
 
 
-def file_name(first_index: int, generation: int) -> str:
-    """Return the name of a segment's file."""
-    return f"{first_index:016x}{f'.{generation}' if generation else ''}{SUFFIX}"
-
-
 def first_index_of(name: str) -> int | None:
     """Return the first index in a file's name; None: it is not a segment's name."""
     if not name.endswith(SUFFIX):
@@ -431,7 +426,8 @@ def new_name(place: LogDir, header: SegmentHeader) -> tuple[str, SegmentHeader]:
     """Return an unused path, and the header with the path's generation."""
     # After a failure, the next file begins where the refused one did, which may still be there.
     while True:
-        path = f"{place.directory}/{file_name(header.first_index, header.generation)}"
+        number = f".{header.generation}" if header.generation else ""
+        path = f"{place.directory}/{header.first_index:016x}{number}{SUFFIX}"
         if not place.disk.exists(path):
             return path, header
         header = header._replace(generation=header.generation + 1)
