@@ -13,7 +13,7 @@
 
 import errno
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -138,17 +138,31 @@ def _parent(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _move(names: Names, old: str, new: str) -> None:
-    for path in [path for path in names if path == old or path.startswith(old + "/")]:
-        names[new + path[len(old) :]] = names.pop(path)
-
-
 @dataclass(frozen=True, slots=True)
 class EntryChange:
-    """A change to folder entries that is not on the disk yet."""
+    """A change to folder entries: `old` moves to `new` with all below it, or is removed.
 
-    folders: frozenset[str]
-    apply: Callable[[Names], None]
+    Without `old`, `new` is a new entry.
+    """
+
+    old: str
+    new: str
+    inode: Inode | None = None
+
+    def is_in(self, folder: str) -> bool:
+        """Whether it changes an entry of this folder."""
+        return any(path and _parent(path) == folder for path in (self.old, self.new))
+
+    def apply(self, names: Names) -> None:
+        """Make the change."""
+        if not self.old:
+            names[self.new] = self.inode
+            return
+        below = self.old + "/"
+        for path in [path for path in names if path == self.old or path.startswith(below)]:
+            inode = names.pop(path)
+            if self.new:
+                names[self.new + path[len(self.old) :]] = inode
 
 
 class MemoryFile:
@@ -374,31 +388,24 @@ class MemoryDisk:
     def open(self, path: str) -> MemoryFile:
         """See `sparq.log.disk.Disk`."""
         self.step("open", path)
-        inode = self._names.get(path)
-        if inode is None:
-            raise DiskError("open", path, errno.ENOENT)
-        return MemoryFile(self, path, inode)
+        self._need("open", path)
+        return MemoryFile(self, path, self._inode(path))
 
     def create(self, path: str) -> MemoryFile:
         """See `sparq.log.disk.Disk`."""
         self.step("create", path)
         if path in self._names:
             raise DiskError("create", path, errno.EEXIST)
-        self._need_folder("create", path)
+        self._need("create", path, _parent(path))
         self.charge(path, 0, 1)
         inode = Inode()
-
-        def add(names: Names) -> None:
-            names[path] = inode
-
-        self._change(add, path)
+        self._change("", path, inode)
         return MemoryFile(self, path, inode)
 
     def listdir(self, path: str) -> list[str]:
         """See `sparq.log.disk.Disk`."""
         self.step("list", path)
-        if path not in self._names:
-            raise DiskError("list", path, errno.ENOENT)
+        self._need("list", path)
         prefix = path + "/"
         names = [name[len(prefix) :] for name in self._names if name.startswith(prefix)]
         return sorted(name for name in names if "/" not in name)
@@ -414,56 +421,37 @@ class MemoryDisk:
             return
         if _parent(path) not in self._names:
             self.make_directory(_parent(path))
-
-        def add(names: Names) -> None:
-            names[path] = None
-
-        self._change(add, path)
+        self._change("", path)
 
     def remove_directory(self, path: str) -> None:
         """See `sparq.log.disk.Disk`."""
         self.step("rmdir", path)
         if any(name.startswith(path + "/") for name in self._names):
             raise DiskError("rmdir", path, errno.ENOTEMPTY)
-        self._remove("rmdir", path)
+        self._need("rmdir", path)
+        self._change(path, "")
 
     def unlink(self, path: str) -> None:
         """See `sparq.log.disk.Disk`."""
         self.step("unlink", path)
-        self._remove("unlink", path)
-
-    def _remove(self, operation: str, path: str) -> None:
-        if path not in self._names:
-            raise DiskError(operation, path, errno.ENOENT)
-
-        def remove(names: Names) -> None:
-            names.pop(path, None)
-
-        self._change(remove, path)
+        self._need("unlink", path)
+        self._change(path, "")
 
     def rename(self, old: str, new: str) -> None:
         """See `sparq.log.disk.Disk`."""
         self.step("rename", old)
-        if old not in self._names:
-            raise DiskError("rename", old, errno.ENOENT)
-        self._need_folder("rename", new)
-
-        def move(names: Names) -> None:
-            _move(names, old, new)
-
-        self._change(move, old, new)
+        self._need("rename", old)
+        self._need("rename", new, _parent(new))
+        self._change(old, new)
 
     def sync_directory(self, path: str) -> None:
         """See `sparq.log.disk.Disk`."""
         self.step("syncdir", path)
-        path = path.rstrip("/")
-        waiting: list[EntryChange] = []
+        folder = path.rstrip("/")
         for change in self._changes:
-            if path in change.folders:
+            if change.is_in(folder):
                 change.apply(self._durable)
-            else:
-                waiting.append(change)
-        self._changes = waiting
+        self._changes = [change for change in self._changes if not change.is_in(folder)]
 
     def file_system(self, path: str) -> MemoryFileSystem:
         """See `sparq.log.disk.Disk`."""
@@ -498,10 +486,12 @@ class MemoryDisk:
         self._locks[path] = file
         return file
 
-    def _need_folder(self, operation: str, path: str) -> None:
-        if _parent(path) not in self._names:
+    def _need(self, operation: str, path: str, place: str | None = None) -> None:
+        """Raise unless the place exists: by default `path`."""
+        if (path if place is None else place) not in self._names:
             raise DiskError(operation, path, errno.ENOENT)
 
-    def _change(self, apply: Callable[[Names], None], *paths: str) -> None:
-        apply(self._names)
-        self._changes.append(EntryChange(frozenset(map(_parent, paths)), apply))
+    def _change(self, old: str, new: str, inode: Inode | None = None) -> None:
+        change = EntryChange(old, new, inode)
+        change.apply(self._names)
+        self._changes.append(change)
