@@ -69,12 +69,8 @@ class DataPathImport:
             logger.info("an import of Go's data was interrupted; starting it again")
             self._discard()
         names = go_files(disk, self._data_path)
-        if names:
-            self._refuse_both(names)
-            self._import(is_stopping)
-            self._move_into_place()
-
-    def _refuse_both(self, names: list[str]) -> None:
+        if not names:
+            return
         self._catalog.load()
         if self._catalog.topic_names():
             raise GoImportError(
@@ -82,6 +78,8 @@ class DataPathImport:
                 f" ({names[0]}{', ...' if len(names) > 1 else ''}): move the files that you do not"
                 f" want to use to another folder (sparq's: {TOPICS}/ and sparq.json)"
             )
+        self._import(is_stopping)
+        self._move_into_place()
 
     def _path(self, *names: str) -> str:
         return "/".join((self._data_path, *names))
@@ -94,7 +92,9 @@ class DataPathImport:
         except GoDataError as error:
             raise GoImportError(str(error)) from error
         needed = sum(queue.size_bytes for queue in data.queues())
-        self._need(needed)
+        free = self._disk.free_bytes(self._data_path)
+        if free < needed:  # fail at once
+            raise GoImportError(_too_full(self._data_path, needed, free))
         for note in data.notes:
             logger.warning("%s", note)
         text = "importing the data of Go's nsqd: %d topics, %.1f MiB of messages"
@@ -109,12 +109,6 @@ class DataPathImport:
             self._give_up(error, needed)
         text = "imported %s messages; skipped damage in %d place%s of Go's files"
         logger.info(text, f"{tally.messages:,}", tally.damaged, "" if tally.damaged == 1 else "s")
-
-    def _need(self, size_bytes: int) -> None:
-        """Fail at once if the messages cannot fit on the disk."""
-        free = self._disk.free_bytes(self._data_path)
-        if free < size_bytes:
-            raise GoImportError(_too_full(self._data_path, size_bytes, free))
 
     def _give_up(self, error: DiskError, needed: int) -> None:
         """Delete the unfinished import, and raise an error that says what to do."""
@@ -160,7 +154,12 @@ class DataPathImport:
         disk.sync_directory(self._data_path)
 
     def _write_plan(self, names: list[str]) -> None:
-        plan = {"format": FORMAT, "aside": self._unused_folder(), "originals": names}
+        """Write where the files go and which they are; the folder's name is not in use."""
+        seconds = self._clock().wall_ns // 1_000_000_000
+        aside = ASIDE + datetime.fromtimestamp(seconds, UTC).strftime("%Y%m%dT%H%M%SZ")
+        while self._disk.exists(self._path(aside)):
+            aside += "_"
+        plan = {"format": FORMAT, "aside": aside, "originals": names}
         file = self._disk.create(self._path(TEMPORARY, PLAN))
         try:
             file.append([json.dumps(plan, indent=1).encode() + b"\n"], 0)
@@ -168,31 +167,17 @@ class DataPathImport:
         finally:
             file.close()
 
-    def _unused_folder(self) -> str:
-        """Return a folder name that is not in use."""
-        seconds = self._clock().wall_ns // 1_000_000_000
-        name = ASIDE + datetime.fromtimestamp(seconds, UTC).strftime("%Y%m%dT%H%M%SZ")
-        while self._disk.exists(self._path(name)):
-            name += "_"
-        return name
-
     def _discard(self) -> None:
-        """Delete the temporary folder."""
+        """Delete the temporary folder, from the inside out."""
         disk = self._disk
         topics = self._path(TEMPORARY, TOPICS)
-        if disk.exists(topics):
-            for folder in self._within(topics):
-                for file in self._within(folder):
-                    disk.unlink(file)
+        listed = disk.listdir(topics) if disk.exists(topics) else []
+        folders = [f"{topics}/{name}" for name in listed]
+        for folder in (*folders, topics, self._path(TEMPORARY)):
+            if disk.exists(folder):
+                for name in disk.listdir(folder):
+                    disk.unlink(f"{folder}/{name}")
                 disk.remove_directory(folder)
-            disk.remove_directory(topics)
-        if disk.exists(self._path(TEMPORARY)):
-            for file in self._within(self._path(TEMPORARY)):
-                disk.unlink(file)
-            disk.remove_directory(self._path(TEMPORARY))
-
-    def _within(self, folder: str) -> Iterable[str]:
-        return [f"{folder}/{name}" for name in self._disk.listdir(folder)]
 
     # After the rename
 

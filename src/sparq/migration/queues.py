@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from sparq.log.check import file_size
 from sparq.log.disk import Disk, read_bytes
 from sparq.migration.records import BadBytes, GoRecords, read_records
 from sparq.protocol.names import is_ephemeral, is_valid_name
@@ -188,8 +189,7 @@ def _take_metadata(disk: Disk, data_path: str, data: GoData) -> None:
         )
         return
     # Versions before 1.0 had the worker's id in the file name; later ones kept that name as a link.
-    name = METADATA if METADATA in known else known[0]
-    path = f"{data_path}/{name}"
+    path = f"{data_path}/{METADATA if METADATA in known else known[0]}"
     try:
         topics = _parse_metadata(_read_all(disk, path))
     except (ValueError, RecursionError) as error:
@@ -198,7 +198,14 @@ def _take_metadata(disk: Disk, data_path: str, data: GoData) -> None:
             " (empty channels and pauses are then lost)"
         ) from error
     for topic in topics:
-        _add_topic(data, topic)
+        name = str(topic["name"])
+        if not _is_kept(data, "topic", name):
+            continue
+        own = _topic(data, name)
+        own.paused = bool(topic.get("paused"))
+        for channel in topic.get("channels") or []:
+            if _is_kept(data, f"channel of topic {name}", channel["name"]):
+                _channel(own, channel["name"]).paused = bool(channel.get("paused"))
 
 
 def _parse_metadata(text: bytes) -> list[dict[str, Any]]:
@@ -218,18 +225,6 @@ def _parse_metadata(text: bytes) -> list[dict[str, Any]]:
         if not all(isinstance(c, dict) and isinstance(c.get("name"), str) for c in channels):
             raise ValueError(f"not a list of channels: {channels!r}"[:200])
     return topics
-
-
-def _add_topic(data: GoData, metadata: dict[str, Any]) -> None:
-    """Add a topic of nsqd.dat with its channels, unless its name is invalid or ephemeral."""
-    name = str(metadata["name"])
-    if not _is_kept(data, "topic", name):
-        return
-    topic = _topic(data, name)
-    topic.paused = bool(metadata.get("paused"))
-    for channel in metadata.get("channels") or []:
-        if _is_kept(data, f"channel of topic {name}", channel["name"]):
-            _channel(topic, channel["name"]).paused = bool(channel.get("paused"))
 
 
 def _is_kept(data: GoData, what: str, name: str) -> bool:
@@ -275,7 +270,13 @@ def _take_queue(disk: Disk, data_path: str, queue: GoQueue, matches: list[re.Mat
     """Fill in a queue from its files."""
     for match in matches:
         if match["number"] is None and not match["beside"]:
-            _take_positions(disk, data_path, queue, match[0])
+            path = f"{data_path}/{match[0]}"
+            text = _read_all(disk, path)
+            if found := _POSITIONS.fullmatch(text):
+                depth, *at = map(int, found.groups())
+                queue.positions = GoQueuePositions(depth, Position(*at[:2]), Position(*at[2:]))
+            else:
+                queue.missing.append(BadBytes(path, 0, len(text), "not valid queue metadata"))
     files = [
         DataFile(int(match["number"]), match[0], bool(match["bad"]))
         for match in matches
@@ -285,21 +286,10 @@ def _take_queue(disk: Disk, data_path: str, queue: GoQueue, matches: list[re.Mat
         queue.notes.append("no metadata file: all messages in its data files are imported")
     # `.bad` first: nsqd has renamed it, so a file with the same number was begun after that.
     for file in sorted(files, key=lambda file: (file.number, not file.bad)):
-        size = _size(disk, f"{data_path}/{file.name}")
+        size = file_size(disk, f"{data_path}/{file.name}")
         _take_file(queue, data_path, file._replace(size=size))
     if queue.positions is not None:
         _note_missing(queue, data_path, queue.positions, {file.number for file in files})
-
-
-def _take_positions(disk: Disk, data_path: str, queue: GoQueue, name: str) -> None:
-    text = _read_all(disk, f"{data_path}/{name}")
-    match = _POSITIONS.fullmatch(text)
-    if match is None:
-        reason = "not valid queue metadata"
-        queue.missing.append(BadBytes(f"{data_path}/{name}", 0, len(text), reason))
-        return
-    depth, *places = map(int, match.groups())
-    queue.positions = GoQueuePositions(depth, Position(*places[:2]), Position(*places[2:]))
 
 
 def _take_file(queue: GoQueue, data_path: str, file: DataFile) -> None:
@@ -372,13 +362,5 @@ def _read_all(disk: Disk, path: str) -> bytes:
     file = disk.open(path)
     try:
         return read_bytes(file, file.size(), 0)
-    finally:
-        file.close()
-
-
-def _size(disk: Disk, path: str) -> int:
-    file = disk.open(path)
-    try:
-        return file.size()
     finally:
         file.close()

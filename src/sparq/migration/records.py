@@ -81,17 +81,17 @@ class GoRecords(NamedTuple):
 
     def timestamps(self) -> NDArray[np.int64]:
         """Return the publish times, ns since 1970."""
-        cells = np.frombuffer(self.data, np.uint8)
-        # Gathered byte by byte: records have different sizes, so no view with a stride reaches
-        # them.
-        stamps: NDArray[np.int64] = cells[self.starts[:, None] + _STAMP].view(">i8").ravel()
-        return stamps.astype(np.int64)
+        return self._numbers(_STAMP, ">i8")
 
     def attempts(self) -> NDArray[np.int64]:
         """Return how often each has been delivered."""
+        return self._numbers(_ATTEMPTS, ">u2")
+
+    def _numbers(self, places: Offsets, form: str) -> NDArray[np.int64]:
+        """Gather a field byte by byte: records differ in size, so no view with a stride does it."""
         cells = np.frombuffer(self.data, np.uint8)
-        counts: NDArray[np.uint16] = cells[self.starts[:, None] + _ATTEMPTS].view(">u2").ravel()
-        return counts.astype(np.int64)
+        found: NDArray[np.int64] = cells[self.starts[:, None] + places].view(form).ravel()
+        return found.astype(np.int64)
 
     def part(self, first: int, end: int) -> "GoRecords":
         """Return the records [first, end)."""
@@ -126,8 +126,7 @@ def read_records(
     """
     if start >= size:
         return
-    reader = _FileWindow(file, size, written)
-    reader.look_at_clock(start)
+    reader = _FileWindow(file, size, written, start)
     at = start
     while at < size:
         run = reader.run(at)
@@ -149,7 +148,7 @@ class _FileWindow:
         next_at: the offset after the last step.
     """
 
-    def __init__(self, file: File, size: int, written: int) -> None:
+    def __init__(self, file: File, size: int, written: int, start: int) -> None:
         self._file = file
         self._size = size
         self._written = written
@@ -160,11 +159,9 @@ class _FileWindow:
         self._slow_bytes = 1
         self._is_stamp = np.zeros(256, np.bool_)
         self._is_stamp[list(_DAYS)] = True
-
-    def look_at_clock(self, at: int) -> None:
-        """Accept timestamps of a clock that was never set, if the first record has one."""
-        self._show(at, HEAD_SIZE)
-        first = self.data[at - self.base + LENGTH_SIZE : at - self.base + LENGTH_SIZE + 1]
+        # Timestamps of a clock that was never set count if the first record has one.
+        self._show(start, HEAD_SIZE)
+        first = self.data[start - self.base + LENGTH_SIZE : start - self.base + LENGTH_SIZE + 1]
         if first and first[0] <= _WRONG_CLOCK:
             self._is_stamp[first[0]] = True
 
@@ -321,8 +318,10 @@ class _FileWindow:
         stamp = self._stamp(at - base)
         for head in heads.tolist():
             shorter = head + base - at - LENGTH_SIZE
+            difference = own ^ shorter
             if (
-                _differ_in_one_byte(own, shorter)
+                # Changing a single byte turns one length into the other.
+                any(difference & ~(0xFF << shift) == 0 for shift in (0, 8, 16, 24))
                 and self._stamp(head) >= stamp
                 and self._leads_to(head, end - base)
             ):
@@ -365,9 +364,3 @@ class _FileWindow:
             return
         self.base = at
         self.data = read_bytes(self._file, min(max(size, CHUNK_BYTES), self._size - at), at)
-
-
-def _differ_in_one_byte(one: int, other: int) -> bool:
-    """Whether changing a single byte turns one length into the other."""
-    difference = one ^ other
-    return any(difference & ~(0xFF << shift) == 0 for shift in (0, 8, 16, 24))
