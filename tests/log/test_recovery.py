@@ -202,3 +202,15 @@ def test_incomplete_batch_is_never_counted_at_later_starts(
     assert third.ordinal_at(torn[1] + 1) == len(messages) - 3
     assert read_all(third) == {at: body for at, body in messages.items() if at not in torn}
     assert third.damage == []
+
+
+def test_a_start_verifies_all_payloads_that_may_be_unsynced(
+    disk: MemoryDisk, clock: ManualClock, log: Log
+) -> None:
+    """Damage before the last batches is reported at the start, before anything is read."""
+    for _ in range(4):
+        publish(log, [bytes(70_000)], clock)
+    log.close()
+    disk.data(the_path(disk))[DATA_START + 1_000] ^= 1
+
+    assert [1] == [damage.messages for damage in open_log(disk, clock).damage]
