@@ -16,12 +16,11 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from sparq.cluster import cluster_stats
 from sparq.cluster.fleet import Gathered
-from sparq.daemon.http import JSON, Call, Content, HttpError, Route
+from sparq.daemon.http import JSON, Call, Content, Handler, HttpError, Route
 from sparq.daemon.options import hidden, public
 from sparq.daemon.reload import LEVEL_NUMBERS, new_value
 from sparq.nsqadmin.actions import ActionRequest
@@ -54,114 +53,194 @@ logger = logging.getLogger(__name__)
 
 def routes(services: Services) -> list[Route]:
     """List the routes of NSQ's API."""
-    options = services.options
-    connect_seconds = options.http_client_connect_timeout_ns / SECOND
-    graphite = Graphite(options.graphite_url, connect_seconds) if options.graphite_url else None
-    table = [
-        Route("GET", "/api/topics", partial(_topics, services)),
-        Route("GET", "/api/topics/:topic", partial(_topic, services)),
-        Route("GET", "/api/topics/:topic/:channel", partial(_channel, services)),
-        Route("GET", "/api/nodes", partial(_nodes, services)),
-        Route("GET", "/api/nodes/:node", partial(_node, services)),
-        Route("GET", "/api/counter", partial(_counter, services)),
-        Route("GET", "/api/graphite", partial(_rate, services, graphite)),
-        Route("POST", "/api/topics", partial(_create, services)),
-        Route("POST", "/api/topics/:topic", partial(_act, services)),
-        Route("POST", "/api/topics/:topic/:channel", partial(_act, services)),
-        Route("DELETE", "/api/topics/:topic", partial(_delete, services)),
-        Route("DELETE", "/api/topics/:topic/:channel", partial(_delete, services)),
-        Route("DELETE", "/api/nodes/:node", partial(_tombstone, services)),
-        Route("GET", "/config/:opt", partial(_option, services)),
-        Route("PUT", "/config/:opt", partial(_set_option, services)),
+    api, graphite = NsqApi(services), None
+    if url := services.options.graphite_url:
+        seconds = services.options.http_client_connect_timeout_ns / SECOND
+        api.graphite = graphite = Graphite(url, seconds)
+    table: list[tuple[str, str, Handler]] = [
+        ("GET", "/api/topics", api.topics),
+        ("GET", "/api/topics/:topic", api.topic),
+        ("GET", "/api/topics/:topic/:channel", api.channel),
+        ("GET", "/api/nodes", api.nodes),
+        ("GET", "/api/nodes/:node", api.node),
+        ("GET", "/api/counter", api.counter),
+        ("GET", "/api/graphite", api.rate),
+        ("POST", "/api/topics", api.create),
+        ("POST", "/api/topics/:topic", api.change),
+        ("POST", "/api/topics/:topic/:channel", api.change),
+        ("DELETE", "/api/topics/:topic", api.change),
+        ("DELETE", "/api/topics/:topic/:channel", api.change),
+        ("DELETE", "/api/nodes/:node", api.tombstone),
+        ("GET", "/config/:opt", api.option),
+        ("PUT", "/config/:opt", api.set_option),
     ]
-    if options.proxy_graphite and graphite is not None:
-        table.append(Route("GET", "/render", lambda call: graphite.render(call.raw_query)))
-    return table
+    if services.options.proxy_graphite and graphite is not None:
+        table.append(("GET", "/render", lambda call: graphite.render(call.raw_query)))
+    return [Route(*row) for row in table]
 
 
-# Reads
+class NsqApi:
+    """The handlers of NSQ's API."""
 
+    def __init__(self, services: Services) -> None:
+        self._services, self._fleet = services, services.fleet
+        self.graphite: Graphite | None = None
 
-async def _topics(services: Services, call: Call) -> dict[str, Any]:
-    """List topic names; with `inactive=true` topics that no node has, with their channels."""
-    if call.query.get("inactive") == "true":
-        idle = _needed(await services.fleet.without_producers())
-        named = {topic: channels or None for topic, channels in idle.value.items()}
-        return {"topics": named, "message": _warning(idle.text)}
-    names = _needed(await services.fleet.topics())
-    return {"topics": names.value or None, "message": _warning(names.text)}
+    # Reads
 
+    async def topics(self, call: Call) -> dict[str, Any]:
+        """List topic names; with `inactive=true` topics that no node has, with their channels."""
+        if call.query.get("inactive") == "true":
+            idle = _needed(await self._fleet.without_producers())
+            named = {topic: channels or None for topic, channels in idle.value.items()}
+            return {"topics": named, "message": _warning(idle.text)}
+        names = _needed(await self._fleet.topics())
+        return {"topics": names.value or None, "message": _warning(names.text)}
 
-async def _topic(services: Services, call: Call) -> dict[str, Any]:
-    topic = call.parameters["topic"]
-    producers = _needed(await services.fleet.producers(topic))
-    stats = _needed(await services.fleet.stats(topic, nodes=producers.value))
-    found = cluster_stats.topic_of(topic, producers.value, stats.value, time.time())
-    return {**found, "message": _warning(producers.text, stats.text)}
+    async def topic(self, call: Call) -> dict[str, Any]:
+        """The figures of a topic, in total and by node."""
+        topic = call.parameters["topic"]
+        producers = _needed(await self._fleet.producers(topic))
+        stats = _needed(await self._fleet.stats(topic, nodes=producers.value))
+        found = cluster_stats.topic_of(topic, producers.value, stats.value, time.time())
+        return {**found, "message": _warning(producers.text, stats.text)}
 
+    async def channel(self, call: Call) -> dict[str, Any]:
+        """The figures of a channel, in total and by node, with its clients."""
+        topic, channel = call.parameters["topic"], call.parameters["channel"]
+        producers = _needed(await self._fleet.producers(topic))
+        stats = _needed(
+            await self._fleet.stats(topic, channel, clients=True, nodes=producers.value)
+        )
+        found = cluster_stats.channel_of(topic, channel, producers.value, stats.value, time.time())
+        if found is None:
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        return {**found, "message": _warning(producers.text, stats.text)}
 
-async def _channel(services: Services, call: Call) -> dict[str, Any]:
-    topic, channel = call.parameters["topic"], call.parameters["channel"]
-    producers = _needed(await services.fleet.producers(topic))
-    stats = _needed(await services.fleet.stats(topic, channel, clients=True, nodes=producers.value))
-    found = cluster_stats.channel_of(topic, channel, producers.value, stats.value, time.time())
-    if found is None:
-        raise HttpError(404, "CHANNEL_NOT_FOUND")
-    return {**found, "message": _warning(producers.text, stats.text)}
+    async def nodes(self, _call: Call) -> dict[str, Any]:
+        """List the nsqds."""
+        found = _needed(await self._fleet.nodes())
+        listed = [node.document() for node in found.value]
+        return {"nodes": listed or None, "message": _warning(found.text)}
 
-
-async def _nodes(services: Services, _call: Call) -> dict[str, Any]:
-    found = _needed(await services.fleet.nodes())
-    listed = [node.document() for node in found.value]
-    return {"nodes": listed or None, "message": _warning(found.text)}
-
-
-async def _node(services: Services, call: Call) -> dict[str, Any]:
-    address = call.parameters["node"]
-    found = _needed(await services.fleet.nodes())
-    nodes = [node for node in found.value if node.address == address]
-    if not nodes:
-        raise HttpError(404, "NODE_NOT_FOUND")
-    stats = _needed(await services.fleet.stats(clients=True, nodes=nodes))
-    topics = cluster_stats.topics_at(nodes[0], stats.value[address], time.time())
-    channels = [channel for topic in topics for channel in topic["channels"]]
-    return {
-        "node": address,
-        "topics": topics or None,
-        "total_messages": sum(topic["message_count"] for topic in topics),
-        "total_clients": sum(len(channel["clients"] or ()) for channel in channels),
-        "message": _warning(found.text),
-    }
-
-
-async def _counter(services: Services, _call: Call) -> dict[str, Any]:
-    """Message count of each channel at each node."""
-    nodes = _needed(await services.fleet.nodes())
-    stats = _needed(await services.fleet.stats(nodes=nodes.value))
-    counted = {
-        f"{topic.topic_name}:{channel.channel_name}:{address}": {
+    async def node(self, call: Call) -> dict[str, Any]:
+        """One nsqd with its topics, channels and clients."""
+        address = call.parameters["node"]
+        found = _needed(await self._fleet.nodes())
+        nodes = [node for node in found.value if node.address == address]
+        if not nodes:
+            raise HttpError(404, "NODE_NOT_FOUND")
+        stats = _needed(await self._fleet.stats(clients=True, nodes=nodes))
+        topics = cluster_stats.topics_at(nodes[0], stats.value[address], time.time())
+        channels = [channel for topic in topics for channel in topic["channels"]]
+        return {
             "node": address,
-            "topic_name": topic.topic_name,
-            "channel_name": channel.channel_name,
-            "message_count": channel.message_count,
+            "topics": topics or None,
+            "total_messages": sum(topic["message_count"] for topic in topics),
+            "total_clients": sum(len(channel["clients"] or ()) for channel in channels),
+            "message": _warning(found.text),
         }
-        for address, each in stats.value.items()
-        for topic in each.topics
-        for channel in topic.channels
-    }
-    return {"stats": counted, "message": _warning(nodes.text, stats.text)}
 
+    async def counter(self, _call: Call) -> dict[str, Any]:
+        """Message count of each channel at each node."""
+        nodes = _needed(await self._fleet.nodes())
+        stats = _needed(await self._fleet.stats(nodes=nodes.value))
+        counted = {
+            f"{topic.topic_name}:{channel.channel_name}:{address}": {
+                "node": address,
+                "topic_name": topic.topic_name,
+                "channel_name": channel.channel_name,
+                "message_count": channel.message_count,
+            }
+            for address, each in stats.value.items()
+            for topic in each.topics
+            for channel in topic.channels
+        }
+        return {"stats": counted, "message": _warning(nodes.text, stats.text)}
 
-async def _rate(services: Services, graphite: Graphite | None, call: Call) -> dict[str, str]:
-    """Fetch a rate from graphite."""
-    if call.query.get("metric") != "rate":
-        raise HttpError(400, "INVALID_ARG_METRIC")
-    target = call.query.get("target")
-    if target is None:
-        raise HttpError(400, "INVALID_ARG_TARGET")
-    if graphite is None:
-        raise HttpError(500, "INTERNAL_ERROR")
-    return {"rate": await graphite.rate(target, services.options.statsd.interval_ns // SECOND)}
+    async def rate(self, call: Call) -> dict[str, str]:
+        """Fetch a rate from graphite."""
+        if call.query.get("metric") != "rate":
+            raise HttpError(400, "INVALID_ARG_METRIC")
+        target = call.query.get("target")
+        if target is None:
+            raise HttpError(400, "INVALID_ARG_TARGET")
+        if self.graphite is None:
+            raise HttpError(500, "INTERNAL_ERROR")
+        interval = self._services.options.statsd.interval_ns // SECOND
+        return {"rate": await self.graphite.rate(target, interval)}
+
+    # Actions
+
+    async def create(self, call: Call) -> dict[str, str]:
+        """Create a topic, and a channel if one is named."""
+        topic, channel = await _fields(call, "topic", "channel")
+        kind = "channel" if channel else "topic"
+        return await self._done(call, ActionRequest(f"create_{kind}", topic, channel))
+
+    async def change(self, call: Call) -> dict[str, str]:
+        """Pause, unpause, empty or delete a topic or a channel."""
+        topic, channel, action = (
+            call.parameters["topic"],
+            call.parameters.get("channel", ""),
+            "delete",
+        )
+        if call.request.method != "DELETE":
+            (action,) = await _fields(call, "action")
+            if action not in ACTIONS:
+                raise HttpError(400, "INVALID_ACTION")
+        kind = "channel" if channel else "topic"
+        return await self._done(call, ActionRequest(f"{action}_{kind}", topic, channel))
+
+    async def tombstone(self, call: Call) -> dict[str, str]:
+        """Hide a node from a topic's consumers, and delete the topic there."""
+        try:
+            (topic,) = await _fields(call, "topic")
+        except HttpError as error:
+            raise HttpError(error.status, "INVALID_BODY") from None
+        if not is_valid_name(topic):
+            raise HttpError(400, "INVALID_TOPIC")
+        order = ActionRequest("tombstone_topic_producer", topic, node=call.parameters["node"])
+        return await self._done(call, order)
+
+    async def _done(self, call: Call, order: ActionRequest) -> dict[str, str]:
+        report = await self._services.actions.perform(call.request, order, must_type=False)
+        if report.failed:
+            raise HttpError(502, f"UPSTREAM_ERROR: {report.failed}")
+        return {"message": _warning(report.text)}
+
+    # Options
+
+    def option(self, call: Call) -> Any:
+        """The value of an option, as NSQ shows it."""
+        return _value(self._services.options, call.parameters["opt"])
+
+    async def set_option(self, call: Call) -> Any:
+        """Change an option; returns its new value."""
+        name = call.parameters["opt"]
+        body = await call.body(REQUEST_BYTES_MAX, "INVALID_VALUE")
+        if not body:
+            # NSQ's status for an empty body as well as for one that is too large.
+            raise HttpError(413, "INVALID_VALUE")
+        if await self._services.audit.unavailable():
+            raise HttpError(503, "AUDIT_UNAVAILABLE")
+        if name not in (LOOKUPDS, "log_level"):
+            raise HttpError(400, "INVALID_OPTION")
+        key = "lookupd_http_addresses" if name == LOOKUPDS else "log.level"
+        try:
+            wanted = new_value(name, body)
+            (self._fleet.set_lookupds if name == LOOKUPDS else log_lines.set_level)(wanted)
+        except ValueError:
+            raise HttpError(400, "INVALID_VALUE") from None
+        self._services.options = replaced(self._services.options, {key: wanted})
+        value = _value(self._services.options, name)
+        logger.warning("HTTP: %s is now %s", name, value)
+        entry = self._services.access.entry(
+            call.request, f"config_{name}", "done", arguments={"value": value}
+        )
+        await self._services.audit.record(entry)
+        # As in Go: null empties the list, and is also the answer.
+        return Content(b"null", JSON) if body.strip() == b"null" else value
 
 
 def _needed(found: Gathered[T]) -> Gathered[T]:
@@ -171,67 +250,14 @@ def _needed(found: Gathered[T]) -> Gathered[T]:
         HttpError: 502 if no daemon answered.
     """
     if found.failed:
-        raise _upstream_error(found.failure)
+        raise HttpError(502, f"UPSTREAM_ERROR: {found.failure}")
     return found
-
-
-def _upstream_error(sentence: str) -> HttpError:
-    return HttpError(502, f"UPSTREAM_ERROR: {sentence}")
 
 
 def _warning(*texts: str) -> str:
     """The `message` of an answer; "" if nothing went wrong."""
     warnings = [text for text in texts if text]
     return f"WARNING: {'; '.join(warnings)}" if warnings else ""
-
-
-# Actions
-
-
-async def _create(services: Services, call: Call) -> dict[str, str]:
-    topic, channel = await _fields(call, "topic", "channel")
-    if not is_valid_name(topic):
-        raise HttpError(400, "INVALID_TOPIC")
-    if channel and not is_valid_name(channel):
-        raise HttpError(400, "INVALID_CHANNEL")
-    return await _done(services, call, ActionRequest(f"create_{_kind(channel)}", topic, channel))
-
-
-async def _act(services: Services, call: Call) -> dict[str, str]:
-    """Pause, unpause or empty a topic or a channel."""
-    topic, channel = call.parameters["topic"], call.parameters.get("channel", "")
-    (action,) = await _fields(call, "action")
-    if action not in ACTIONS:
-        raise HttpError(400, "INVALID_ACTION")
-    return await _done(services, call, ActionRequest(f"{action}_{_kind(channel)}", topic, channel))
-
-
-async def _delete(services: Services, call: Call) -> dict[str, str]:
-    topic, channel = call.parameters["topic"], call.parameters.get("channel", "")
-    return await _done(services, call, ActionRequest(f"delete_{_kind(channel)}", topic, channel))
-
-
-async def _tombstone(services: Services, call: Call) -> dict[str, str]:
-    """Hide a node from a topic's consumers, and delete the topic there."""
-    try:
-        (topic,) = await _fields(call, "topic")
-    except HttpError as error:
-        raise HttpError(error.status, "INVALID_BODY") from None
-    if not is_valid_name(topic):
-        raise HttpError(400, "INVALID_TOPIC")
-    order = ActionRequest("tombstone_topic_producer", topic, node=call.parameters["node"])
-    return await _done(services, call, order)
-
-
-async def _done(services: Services, call: Call, order: ActionRequest) -> dict[str, str]:
-    report = await services.actions.perform(call.request, order, must_type=False)
-    if report.failed:
-        raise _upstream_error(report.failed)
-    return {"message": _warning(report.text)}
-
-
-def _kind(channel: str) -> str:
-    return "channel" if channel else "topic"
 
 
 async def _fields(call: Call, *names: str) -> list[str]:
@@ -259,45 +285,6 @@ async def _fields(call: Call, *names: str) -> list[str]:
         if not isinstance(value, str):
             raise HttpError(400, f"invalid JSON: {name} must be a string")
     return found
-
-
-# Options
-
-
-def _option(services: Services, call: Call) -> Any:
-    return _value(services.options, call.parameters["opt"])
-
-
-async def _set_option(services: Services, call: Call) -> Any:
-    """Change an option; returns its new value."""
-    name = call.parameters["opt"]
-    body = await call.body(REQUEST_BYTES_MAX, "INVALID_VALUE")
-    if not body:
-        # NSQ's status for an empty body as well as for one that is too large.
-        raise HttpError(413, "INVALID_VALUE")
-    if await services.audit.unavailable():
-        raise HttpError(503, "AUDIT_UNAVAILABLE")
-    if name not in (LOOKUPDS, "log_level"):
-        raise HttpError(400, "INVALID_OPTION")
-    try:
-        if name == LOOKUPDS:
-            addresses = new_value(name, body)
-            services.fleet.set_lookupds(addresses)
-            services.options = replaced(services.options, {"lookupd_http_addresses": addresses})
-        else:
-            level = new_value(name, body)
-            log_lines.set_level(level)
-            services.options = replaced(services.options, {"log.level": level})
-    except ValueError:
-        raise HttpError(400, "INVALID_VALUE") from None
-    value = _value(services.options, name)
-    logger.warning("HTTP: %s is now %s", name, value)
-    entry = services.access.entry(
-        call.request, f"config_{name}", "done", arguments={"value": value}
-    )
-    await services.audit.record(entry)
-    # As in Go: null empties the list, and is also the answer.
-    return Content(b"null", JSON) if body.strip() == b"null" else value
 
 
 def _value(options: NsqadminOptions, name: str) -> Any:

@@ -22,10 +22,10 @@ import heapq
 import math
 import re
 import zlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -340,70 +340,71 @@ async def log_page(
     return await _page(fleet, "/topic/messages", query, after, show)
 
 
+class NodeList(NamedTuple):
+    """Of one node's list: where its page begins, where the next one does, the page, what is new."""
+
+    begin: ListPosition
+    following: ListPosition
+    page: NodePage
+    messages: list[Message]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no message of the node follows now, or only newer ones than this page has."""
+        page = self.page
+        if self.following.is_done or not page.messages or page.end_index is None:
+            return self.following.is_done or not page.messages
+        return int(page.messages[-1].index) >= int(page.end_index) - 1
+
+
 async def _page(
     fleet: Fleet, path: str, query: dict[str, str], after: str, show: DisplayLimits
 ) -> MessagePage:
     answers = await nodes_of(fleet, query["topic"], show.nodes)
     places = _places(after, answers.nodes)
-    # Of each node's page: where it begins, and where the next one does.
-    ends: dict[str, tuple[ListPosition, ListPosition]] = {}
 
-    async def ask(node: Node) -> tuple[NodePage, list[Message]]:
+    async def ask(node: Node) -> NodeList:
         place = places[node.address]
         # A page may have only messages that were shown already: then look at the next one.
         for _ in range(EMPTY_PAGES_MAX):
             page, messages = await node_page(fleet, node, path, {**query, "after": place.after})
-            messages = [
-                each for each in messages if place.last is None or _order(each) > place.last
-            ]
+            new = [each for each in messages if place.last is None or _order(each) > place.last]
             is_done = page.next is None
             total = page.total if is_done else None
             following = ListPosition(page.next or "", is_done=is_done, total=total)
-            ends[node.address] = place, following
-            if messages or following.is_done or not page.messages:
+            found = NodeList(place, following, page, new)
+            if new or is_done or not page.messages:
                 break
             place = following
-        return page, messages
+        return found
 
-    wanted = [node for node, place in places.items() if not place.is_done]
-    found = await answers.query(ask, wanted)
-    lists = {node: messages for node, (_, messages) in found.items()}
-    is_whole = {
-        node for node, (page, _) in found.items() if ends[node][1].is_done or _is_at_end(page)
-    }
-    chosen = _first(lists, is_whole, show.limit)
+    lists = await answers.query(ask, [node for node, place in places.items() if not place.is_done])
+    chosen = _first(lists, show.limit)
     rest = places | dict.fromkeys((*answers.unable, *answers.absent), DONE)
-    for node, messages in lists.items():
-        begin, following = ends[node]
+    for node, found in lists.items():
         count = sum(each["node"] == node for each in chosen)
-        # nsqd's tokens exist only between pages. So if a part of this page was shown, the next
-        # request fetches it again, and `ask` skips what was shown.
-        part = begin if not count else ListPosition(begin.after, _order(messages[count - 1]))
-        rest[node] = following if count == len(messages) else part
-    pages = {node: page for node, (page, _) in found.items()}
-    totals = [page.total for page in pages.values()]
-    totals += [place.total for node, place in rest.items() if node not in pages]
+        rest[node] = found.following
+        if count < len(found.messages):
+            # nsqd's tokens exist only between pages. So if a part of this page was shown, the next
+            # request fetches it again, and `ask` skips what was shown.
+            last = _order(found.messages[count - 1]) if count else None
+            rest[node] = ListPosition(found.begin.after, last) if count else found.begin
+    totals = [found.page.total for found in lists.values()]
+    totals += [place.total for node, place in rest.items() if node not in lists]
     known = [total for total in totals if total is not None]
     reach = {
-        node: {"first_index": page.first_index, "end_index": page.end_index}
-        for node, page in pages.items()
-        if page.end_index is not None
+        node: {"first_index": found.page.first_index, "end_index": found.page.end_index}
+        for node, found in lists.items()
+        if found.page.end_index is not None
     }
     return MessagePage(
         messages=chosen,
         next=token_of(rest),
         total=sum(known) if known else None,
         reach=reach,
-        older_are_gone=any(page.older_are_gone for page in pages.values()),
+        older_are_gone=any(found.page.older_are_gone for found in lists.values()),
         **answers.missing,
     )
-
-
-def _is_at_end(page: NodePage) -> bool:
-    """Whether a log page has the log's newest message; later messages are newer than this page."""
-    if not page.messages or page.end_index is None:
-        return not page.messages
-    return int(page.messages[-1].index) >= int(page.end_index) - 1
 
 
 def _due_ns(message: Message) -> int:
@@ -421,20 +422,19 @@ def _time(message: Message) -> tuple[int, int]:
     return _due_ns(message), int(message["timestamp"])
 
 
-def _first(lists: dict[str, list[Message]], is_whole: set[str], limit: int) -> list[Message]:
+def _first(lists: Mapping[str, NodeList], limit: int) -> list[Message]:
     """Merge the first messages of all lists, each of which keeps its order.
 
     The merge ends where the page of a node with further messages ends: that node's next message may
-    be older than the remaining ones of other nodes. `is_whole` has the nodes without further
-    messages.
+    be older than the remaining ones of other nodes.
     """
-    left = {node: len(messages) for node, messages in lists.items()}
+    left = {node: len(found.messages) for node, found in lists.items()}
     first = []
-    for message in heapq.merge(*lists.values(), key=_time):
+    for message in heapq.merge(*(found.messages for found in lists.values()), key=_time):
         first.append(message)
-        left[message["node"]] -= 1
-        is_end = not left[message["node"]] and message["node"] not in is_whole
-        if is_end or len(first) == limit:
+        node = message["node"]
+        left[node] -= 1
+        if len(first) == limit or (not left[node] and not lists[node].is_whole):
             break
     return first
 
