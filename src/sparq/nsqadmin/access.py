@@ -150,95 +150,69 @@ class Right(NamedTuple):
 
 
 ACTION_ROLES: Final = {
-    **{
-        f"{verb}_{what}": role
-        for verb, role in (
-            ("create", Role.OPERATE),
-            ("pause", Role.OPERATE),
-            ("unpause", Role.OPERATE),
-            ("empty", Role.ADMINISTER),
-            ("delete", Role.ADMINISTER),
-        )
-        for what in ("topic", "channel")
-    },
-    **{
-        f"{verb}_message": role
-        for verb, role in (
-            ("requeue", Role.OPERATE),
-            ("redrive", Role.OPERATE),
-            # A copy reads bodies and publishes them to another topic.
-            ("copy", Role.OPERATE | Role.BODIES | Role.PUBLISH),
-            ("publish", Role.PUBLISH),
-            ("finish", Role.ADMINISTER),
-            ("cancel", Role.ADMINISTER),
-        )
-    },
-    "seek_channel": Role.OPERATE,
-    # As nsqd's own table has it: the client connects again.
-    "close_client": Role.OPERATE,
-    "tombstone_topic_producer": Role.ADMINISTER,
-    **{f"{verb}_policies": Role.ADMINISTER for verb in ("set", "drop")},
-    **{f"{verb}_node": Role.ADMINISTER for verb in ("drain", "undrain")},
+    action: role
+    for role, actions in (
+        (
+            Role.OPERATE,
+            (
+                *("create_topic", "create_channel", "pause_topic", "pause_channel"),
+                *("unpause_topic", "unpause_channel", "seek_channel"),
+                # As nsqd's own table has it: the client connects again.
+                *("requeue_message", "redrive_message", "close_client"),
+            ),
+        ),
+        (
+            Role.ADMINISTER,
+            (
+                *("empty_topic", "empty_channel", "delete_topic", "delete_channel"),
+                *("tombstone_topic_producer", "finish_message", "cancel_message"),
+                *("set_policies", "drop_policies", "drain_node", "undrain_node"),
+            ),
+        ),
+        (Role.PUBLISH, ("publish_message",)),
+        # A copy reads bodies and publishes them to another topic.
+        (Role.OPERATE | Role.BODIES | Role.PUBLISH, ("copy_message",)),
+    )
+    for action in actions
 }
 """The role that each action needs. Names are those of NSQ's notifications where NSQ has one."""
 
-_READ: Final = (
-    *("/", "/live", "/counter", "/lookup", "/metrics", "/render"),
-    *("/topics", "/topics/:topic", "/topics/:topic/:channel", "/nodes", "/nodes/:node"),
-    *("/messages", "/message", "/replay", "/dead-letters", "/policies"),
-    *("/connections", "/connection"),
-    *("/api/topics", "/api/topics/:topic", "/api/topics/:topic/:channel"),
-    *("/api/nodes", "/api/nodes/:node", "/api/counter", "/api/graphite"),
-    *("/api/v2/overview", "/api/v2/attention", "/api/v2/history", "/api/v2/clients"),
-    *("/api/v2/topics", "/api/v2/topics/:topic", "/api/v2/topics/:topic/:channel"),
-    *("/api/v2/channels", "/api/v2/nodes", "/api/v2/nodes/:node"),
-    *("/api/v2/messages", "/api/v2/message", "/api/v2/log", "/api/v2/times", "/api/v2/seek"),
-    *("/api/v2/dead-letters", "/api/v2/export", "/api/v2/policies"),
-)
-"""Routes that show data, but neither message bodies nor the audit log."""
-
-RIGHTS: Final = (
-    Right("GET", "/ping", Role.NONE),
-    Right("GET", "/signin", Role.NONE),
-    Right("POST", "/signin", Role.NONE),
-    Right("POST", "/signout", Role.NONE),
-    Right("GET", "/static/:name", Role.NONE),
-    Right("GET", "/favicon.ico", Role.NONE),
-    Right("GET", "/api/v2/openapi.json", Role.NONE),
-    Right("GET", "/config/:opt", Role.NONE, config=True),
-    Right("PUT", "/config/:opt", Role.NONE, config=True),
-    *(Right("GET", path, Role.READ) for path in _READ),
-    Right("GET", "/api/v2/search", Role.BODIES),
-    Right("GET", "/api/v2/body", Role.BODIES),
-    Right("GET", "/audit", Role.ADMINISTER),
-    Right("GET", "/api/v2/audit", Role.ADMINISTER),
-    Right("POST", "/publish", Role.PUBLISH),
-    Right("POST", "/messages", Role.OPERATE),
-    Right("POST", "/replay", Role.OPERATE),
-    Right("POST", "/connection", Role.OPERATE),
-    Right("POST", "/dead-letters", Role.OPERATE),
-    Right("POST", "/lookup", Role.OPERATE),
-    Right("POST", "/topics/:topic", Role.OPERATE),
-    Right("POST", "/topics/:topic/:channel", Role.OPERATE),
-    Right("POST", "/nodes/:node", Role.ADMINISTER),
-    Right("POST", "/nodes/:node/dismiss", Role.OPERATE),
-    Right("POST", "/policies", Role.ADMINISTER),
-    Right("POST", "/api/topics", Role.OPERATE),
-    Right("POST", "/api/topics/:topic", Role.OPERATE),
-    Right("POST", "/api/topics/:topic/:channel", Role.OPERATE),
-    Right("DELETE", "/api/topics/:topic", Role.ADMINISTER),
-    Right("DELETE", "/api/topics/:topic/:channel", Role.ADMINISTER),
-    Right("DELETE", "/api/nodes/:node", Role.ADMINISTER),
+_ROUTES: Final = (
+    (Role.NONE, "GET /ping /signin /static/:name /favicon.ico /api/v2/openapi.json"),
+    (Role.NONE, "POST /signin /signout"),
+    # Data, but neither message bodies nor the audit log.
+    (Role.READ, "GET / /live /counter /lookup /metrics /render /topics /topics/:topic"),
+    (Role.READ, "GET /topics/:topic/:channel /nodes /nodes/:node /messages /message /replay"),
+    (Role.READ, "GET /dead-letters /policies /connections /connection"),
+    (Role.READ, "GET /api/topics /api/topics/:topic /api/topics/:topic/:channel"),
+    (Role.READ, "GET /api/nodes /api/nodes/:node /api/counter /api/graphite"),
+    (Role.READ, "GET /api/v2/overview /api/v2/attention /api/v2/history /api/v2/clients"),
+    (Role.READ, "GET /api/v2/topics /api/v2/topics/:topic /api/v2/topics/:topic/:channel"),
+    (Role.READ, "GET /api/v2/channels /api/v2/nodes /api/v2/nodes/:node"),
+    (Role.READ, "GET /api/v2/messages /api/v2/message /api/v2/log /api/v2/times /api/v2/seek"),
+    (Role.READ, "GET /api/v2/dead-letters /api/v2/export /api/v2/policies"),
+    (Role.READ, "GET /api/v2/nodes/:node/drain"),
+    (Role.BODIES, "GET /api/v2/search /api/v2/body"),
+    (Role.ADMINISTER, "GET /audit /api/v2/audit"),
+    (Role.PUBLISH, "POST /publish"),
+    (Role.OPERATE, "POST /messages /replay /connection /dead-letters /lookup /topics/:topic"),
+    (Role.OPERATE, "POST /topics/:topic/:channel /nodes/:node/dismiss /api/topics"),
+    (Role.OPERATE, "POST /api/topics/:topic /api/topics/:topic/:channel /api/v2/seek"),
+    (Role.OPERATE, "POST /api/v2/dead-letters /api/v2/nodes/:node/dismiss"),
     # Any of its actions needs more: to publish, `publish` alone.
-    Right("POST", "/api/v2/actions", Role.FIND),
-    Right("POST", "/api/v2/seek", Role.OPERATE),
-    Right("POST", "/api/v2/dead-letters", Role.OPERATE),
-    Right("POST", "/api/v2/nodes/:node/dismiss", Role.OPERATE),
-    Right("GET", "/api/v2/nodes/:node/drain", Role.READ),
-    Right("POST", "/api/v2/nodes/:node/drain", Role.ADMINISTER),
-    Right("DELETE", "/api/v2/nodes/:node/drain", Role.ADMINISTER),
-    Right("PUT", "/api/v2/policies", Role.ADMINISTER),
-    Right("DELETE", "/api/v2/policies", Role.ADMINISTER),
+    (Role.FIND, "POST /api/v2/actions"),
+    (Role.ADMINISTER, "POST /nodes/:node /policies /api/v2/nodes/:node/drain"),
+    (Role.ADMINISTER, "DELETE /api/topics/:topic /api/topics/:topic/:channel /api/nodes/:node"),
+    (Role.ADMINISTER, "DELETE /api/v2/nodes/:node/drain /api/v2/policies"),
+    (Role.ADMINISTER, "PUT /api/v2/policies"),
+)
+RIGHTS: Final = (
+    *(Right(method, "/config/:opt", Role.NONE, config=True) for method in ("GET", "PUT")),
+    *(
+        Right(row.partition(" ")[0], path, role)
+        for role, row in _ROUTES
+        for path in row.split()[1:]
+    ),
 )
 
 
