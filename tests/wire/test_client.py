@@ -18,7 +18,7 @@ from sparq.client.errors import AuthRequiredError, TlsError, WrongPeerError
 from sparq.protocol.errors import RemoteError
 from sparq.wire.client import ClientConnection, Stage
 from sparq.wire.layer_options import LayerOptions
-from tests.client.certificates import Certificates, certificates, server_context
+from tests.client.certificates import Certificates, server_context
 from tests.client.counterpart import Counterpart, frame
 
 HERE = "127.0.0.1:4150"
@@ -34,12 +34,6 @@ KINDS: dict[tuple[str, ...], dict[str, bool]] = {
     ("tls", "snappy"): {"tls_v1": True, "snappy": True},
     ("tls", "deflate"): {"tls_v1": True, "deflate": True},
 }
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Certificates, valid and invalid."""
-    return certificates(tmp_path_factory.mktemp("certificates"))
 
 
 def options_of(files: Certificates, **given: Any) -> LayerOptions:

@@ -15,12 +15,6 @@ from tests.client.certificates import Certificates, certificates
 SECRET = "open sesame"
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Valid and invalid certificates."""
-    return certificates(tmp_path_factory.mktemp("certificates"))
-
-
 def test_defaults_are_go_nsqs() -> None:
     """By default no layer is requested; TLS, if requested, verifies and is at least 1.2."""
     assert LayerOptions() == PLAIN

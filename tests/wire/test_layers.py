@@ -12,16 +12,10 @@ from hypothesis import strategies as st
 from sparq.protocol.compression import PIECE_BYTES, Deflate, Snappy
 from sparq.wire.errors import LayerError
 from sparq.wire.layers import Layers, Tls
-from tests.client.certificates import Certificates, certificates, server_context
+from tests.client.certificates import Certificates, server_context
 
 KINDS = ("tls", "snappy", "deflate", "tls+snappy", "tls+deflate")
 COMPRESSIONS: dict[str, Any] = {"snappy": Snappy, "deflate": Deflate}
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Certificates, valid and invalid."""
-    return certificates(tmp_path_factory.mktemp("certificates"))
 
 
 class Peer:

@@ -20,13 +20,7 @@ from sparq.wire.server import (
     ServerConnection,
     WrongMagicError,
 )
-from tests.client.certificates import Certificates, certificates, server_context
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Certificates, valid and invalid."""
-    return certificates(tmp_path_factory.mktemp("certificates"))
+from tests.client.certificates import Certificates, server_context
 
 
 def granted(**asked: bool) -> Granted:

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sparq.protocol import commands
-from sparq.protocol.compression import Compression, Deflate, Snappy
+from sparq.protocol.compression import Deflate, Snappy
 from sparq.protocol.layout import FRAME_ERROR, FRAME_RESPONSE
 from sparq.protocol.receiver import FrameError, Receiver
 from sparq.wire.errors import AuthRequiredError, LayerError, TlsError, WrongPeerError, remote_error
@@ -181,8 +181,14 @@ class ClientConnection:
             rest, self.receiver = self._take_rest(), Receiver(self._frame_bytes_max)
             self.receiver.feed(rest)
             self.is_plain = not self.layers
+        elif self.stage is Stage.SNAPPY:
+            self.layers.add_compression(Snappy(), self._take_rest())
         else:
-            self.layers.add_compression(self._new_compression(), self._take_rest())
+            # The level that nsqd has granted. It affects only our output: inflating needs no level.
+            level = facts.get("deflate_level")
+            known = isinstance(level, int) and 1 <= level <= DEFLATE_LEVEL_MAX
+            compression = Deflate(level if known and level else options.deflate_level)
+            self.layers.add_compression(compression, self._take_rest())
 
     def _new_tls(self) -> Tls:
         address = self._address
@@ -195,14 +201,6 @@ class ClientConnection:
         except ValueError as error:  # a file was deleted after the options had been checked
             raise TlsError(f"TLS with nsqd {address} is not possible: {error}") from None
         return Tls(context, host)
-
-    def _new_compression(self) -> Compression:
-        if self.stage is Stage.SNAPPY:
-            return Snappy()
-        level = self.facts.get("deflate_level")
-        # The level that nsqd has granted. It affects only our output: inflating needs no level.
-        known = isinstance(level, int) and 1 <= level <= DEFLATE_LEVEL_MAX
-        return Deflate(level if known and level else self._options.deflate_level)
 
     def _authorize(self) -> None:
         secret = self._options.auth_secret
