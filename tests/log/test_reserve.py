@@ -220,3 +220,21 @@ def test_a_quota_that_refuses_to_truncate_is_met_by_deleting() -> None:
     reserve.restore()
     assert len(disk.data("/data/reserve")) == reserve.held_bytes == RESERVE_BYTES
     assert disk.paths() == ["/data/reserve"]
+
+
+def test_a_quotas_step_that_could_not_be_deleted_is_replaced() -> None:
+    """A file that a failed deletion left behind does not stop the reserve from being restored."""
+    disk = small_disk(1 << 30)
+    reserve = Reserve.open(disk, "/data")
+    disk.fail(Fault(1, errno.EDQUOT, frozenset({"truncate"}), times=1))
+    assert reserve.release(100)
+    disk.fail(Fault(1, errno.EIO, frozenset({"unlink"}), times=10**6))
+    reserve.restore()
+    assert "/data/reserve.step" in disk.paths()
+    disk.fault = None
+
+    assert reserve.release(100)
+    reserve.restore()
+
+    assert len(disk.data("/data/reserve")) == reserve.held_bytes == RESERVE_BYTES
+    assert disk.paths() == ["/data/reserve"]

@@ -336,6 +336,8 @@ class Reserve:
             yield
             return
         path = f"{self._directory}/{STEP_NAME}"
+        with suppress(DiskError):
+            self._disk.unlink(path)  # left by a deletion that failed
         file = self._disk.create(path)
         try:
             file.reserve(2 * min(QUOTA_STEP_BYTES, self.target_bytes // SHARE))
