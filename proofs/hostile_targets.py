@@ -41,8 +41,8 @@ from sparq.nsqd.http import NsqdEndpoints, lines_of
 from sparq.nsqd.http_publish import FastPublishPath
 from sparq.nsqd.lookup_peers import LookupPeers, channels_of
 from sparq.nsqd.options import NsqdOptions
+from sparq.nsqd.parameters import target_of
 from sparq.nsqd.reload import Reloader
-from sparq.nsqd.seeking import target_of
 from sparq.nsqd.server import Nsqd
 from sparq.nsqd.serving import broker_options
 from sparq.nsqlookupd.http import NsqlookupdEndpoints

@@ -147,11 +147,6 @@ async def test_actions_on_a_range_readers_channel_are_refused(nsqd: Daemon) -> N
     ("path", "body", "status", "code"),
     [
         ("/message/finish?topic=t&channel=c", b"", 400, "MISSING_ARG_ID"),
-        ("/message/finish?topic=t&channel=c", b"{", 400, "INVALID_ARG_IDS"),
-        ("/message/finish?topic=t&channel=c", b"[]", 400, "INVALID_ARG_IDS"),
-        ("/message/finish?topic=t&channel=c", b'{"ids":7}', 400, "INVALID_ARG_IDS"),
-        ("/message/finish?topic=t&channel=c", b'{"ids":[7]}', 400, "INVALID_ARG_IDS"),
-        ("/message/finish?topic=t&channel=c", b'{"ids":["7"]}', 400, "INVALID_ARG_IDS"),
         ("/message/finish?topic=t&channel=c&id=7", b"", 400, "INVALID_ARG_ID"),
         ("/message/finish?topic=t&channel=c", b" " * 65_537, 413, "BODY_TOO_BIG"),
         ("/message/finish?topic=t", b"", 400, "MISSING_ARG_CHANNEL"),
@@ -172,14 +167,6 @@ async def test_invalid_requests_name_the_parameter(
     await channel(nsqd)
     answered, answer = await nsqd.ask("POST", path, body)
     assert (answered, json.loads(answer)["message"].partition(":")[0]) == (status, code)
-
-
-async def test_too_many_ids_are_refused(nsqd: Daemon) -> None:
-    """One request takes at most 1,000 ids; 1,001 get 400."""
-    await channel(nsqd)
-    for count, status in ((1000, 200), (1001, 400)):
-        body = json.dumps({"ids": ["0" * 16] * count}).encode()
-        assert (await nsqd.ask("POST", "/message/finish?topic=t&channel=c", body))[0] == status
 
 
 def test_actions_survive_kill_9(tmp_path: Path) -> None:

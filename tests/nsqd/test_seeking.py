@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.daemon.http import HttpError
-from sparq.nsqd.seeking import FORMS, target_of
+from sparq.nsqd.parameters import FORMS, target_of
 from sparq.options.units import HOUR
 from sparq.protocol.commands import sub
 from tests.nsqd.daemon import Consumer, Daemon, start, stop

@@ -16,7 +16,7 @@ from sparq.broker.draining import BY_MAX, TOPICS_MAX, Drain, Draining
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.nsqd import parameters
 from sparq.nsqd.leaving import has_nothing_left, remainders
-from sparq.nsqd.seeking import shown_time
+from sparq.nsqd.parameters import shown_time
 from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:

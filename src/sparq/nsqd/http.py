@@ -23,13 +23,13 @@ from sparq.daemon.access.rules import Role
 from sparq.daemon.debug import Debug
 from sparq.daemon.http import JSON, TEXT, Call, Content, HttpError, Route, topic_channel
 from sparq.daemon.prometheus_text import CONTENT_TYPE
-from sparq.nsqd import metrics, seeking, stats_format
+from sparq.nsqd import metrics, stats_format
 from sparq.nsqd.config import ConfigRoutes
 from sparq.nsqd.draining import DrainRoutes
 from sparq.nsqd.inspection import Inspection
 from sparq.nsqd.message_actions import MessageActions
+from sparq.nsqd.parameters import shown_time, target_of
 from sparq.nsqd.policies import PolicyRoutes
-from sparq.nsqd.redriving import Redriving
 from sparq.options.units import MILLISECOND, SECOND
 from sparq.protocol import NSQ_VERSION
 from sparq.protocol.errors import DRAINING, RemoteError
@@ -90,7 +90,6 @@ class NsqdEndpoints:
             Route("POST", "/client/close", self.close_client),
             *self._inspection.routes(),
             *MessageActions(self._nsqd, self._inspection, self._change).routes(),
-            *Redriving(self._nsqd, self._inspection).routes(),
             *PolicyRoutes(self._nsqd).routes(),
             *DrainRoutes(self._nsqd).routes(),
             *ConfigRoutes(self._nsqd, self._reloader).routes(),
@@ -276,7 +275,7 @@ class NsqdEndpoints:
         messages would be skipped.
         """
         topic, channel = topic_channel(call)
-        target = seeking.target_of(call.query.get("to"), time.time_ns())
+        target = target_of(call.query.get("to"), time.time_ns())
         dry_run, may_skip = call.flag("dry_run", False), call.flag("may_skip", True)
         # Skipping unfinished messages has the effect of emptying, so it needs the same role.
         access = self._nsqd.access
@@ -296,7 +295,18 @@ class NsqdEndpoints:
             if not may_empty:
                 raise HttpError(403, f"FORBIDDEN: {skips}, which needs the role administer")
             raise HttpError(409, f"WOULD_SKIP: {skips}")
-        return seeking.answer_of(seek.landing)
+        landing, oldest = seek.landing, seek.landing.oldest_index
+        return {
+            "index": str(landing.index),
+            "time": shown_time(landing.time_ns),
+            "again": landing.again,
+            "waiting": landing.waiting,
+            "skipped": landing.skipped,
+            "oldest_index": None if oldest is None else str(oldest),
+            "oldest_time": shown_time(landing.oldest_time_ns),
+            # So that "older ones are deleted" is not mistaken for "there were none".
+            "older_are_gone": landing.older_are_gone,
+        }
 
     # Clients
 

@@ -2,17 +2,21 @@
 
 1. A request takes a snapshot of the state in memory, in the event loop; slower work, sorting and
    reading, runs in the inspection thread. Inspection takes no message and moves none.
-2. Each answer is limited in messages, in bytes read and in bytes held. An answer is built in
-   pieces, and the event loop runs in between. For a large answer, the inspection thread encodes
-   the bodies as JSON and joins the pieces.
+2. Each answer is limited in messages, in bytes read and in bytes held. A thread encodes it, message
+   by message, so that the event loop runs in between.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from sparq.broker import seeking
 from sparq.daemon.http import JSON, Call, Content, HttpError, Route, topic_channel
@@ -22,23 +26,15 @@ from sparq.inspection.search import Search
 from sparq.inspection.snapshot import ChannelSnapshot, MessageState, StateDetails
 from sparq.log.inspection import Computation, LogPart, SingleMessageRead, wanted_parts
 from sparq.nsqd import parameters
-from sparq.nsqd.message_json import (
-    Pieces,
-    bodies_of,
-    document_of,
-    message_of,
-    pieces_of,
-    state_json,
-    unsealed,
-)
-from sparq.nsqd.seeking import shown_time, target_of
-from sparq.nsqd.stats_format import encoded
+from sparq.nsqd.parameters import shown_time, target_of
 from sparq.options.units import MILLISECOND, SECOND
 from sparq.protocol.dead_letters import unseal
 from sparq.protocol.envelope import ENVELOPE_BYTES_MAX
+from sparq.protocol.layout import INDEX_BITS
 
 if TYPE_CHECKING:
     from sparq.broker.channel import Channel
+    from sparq.broker.session import V2Session
     from sparq.broker.topic import Topic
     from sparq.log.disk import DiskError
     from sparq.log.inspection import StoredMessage
@@ -55,17 +51,112 @@ SEARCHES_MAX: Final = 8
 """Maximum number of searches at a time, since each one holds the data that it searches; further
 ones wait. One thread runs all of them."""
 
-ASIDE_BYTES: Final = 64 << 10
-"""Above this size, data is processed in the inspection thread."""
-
 PLACE_READS_MAX: Final = 8
 """Attempts to find a place by time; one read is enough, unless its result has been dropped."""
 
+UTF8_BYTES_MAX: Final = 4
 BYTES: Final = "application/octet-stream"
 
-T = TypeVar("T")
-Seen = tuple["Channel", "ChannelSnapshot", dict[int, "StateDetails"]]
-"""A channel, a snapshot of it, and the messages' states in the snapshot, by index."""
+
+class MessageClient(Struct):
+    """The consumer that has a message in flight."""
+
+    client_id: str
+    hostname: str
+    remote_address: str
+    user_agent: str
+
+
+class Message(Struct, kw_only=True):
+    """A message in answers; fields that do not apply to it are left out.
+
+    Attributes:
+        attempts: how often a channel delivered it; None: unknown, or no channel is named.
+        size: bytes of its body.
+        body: its beginning, in `encoding` text or base64; `cut`: whether the rest is left out.
+        state: its state on the channel; the fields up to `due_seconds` are details of it.
+        letter: the history of a dead letter.
+    """
+
+    id: str
+    index: str
+    time: str | None
+    timestamp: str
+    attempts: int | None = None
+    size: int
+    body: str | UnsetType = UNSET
+    encoding: str | UnsetType = UNSET
+    cut: bool | UnsetType = UNSET
+    state: str | UnsetType = UNSET
+    client: MessageClient | UnsetType | None = UNSET
+    since: str | UnsetType | None = UNSET
+    deadline: str | UnsetType | None = UNSET
+    in_flight_seconds: float | UnsetType = UNSET
+    due: str | UnsetType | None = UNSET
+    due_seconds: float | UnsetType = UNSET
+    letter: Mapping[str, str] | UnsetType = UNSET
+
+    def set_body(self, body: bytes) -> None:
+        """Show a body; one that is cut within a UTF-8 character still counts as text."""
+        self.cut = len(body) < self.size
+        for less in range(UTF8_BYTES_MAX if self.cut else 1):
+            try:
+                self.body, self.encoding = body[: len(body) - less].decode(), "text"
+            except UnicodeDecodeError:
+                continue
+            return
+        self.body, self.encoding = base64.b64encode(body).decode(), "base64"
+
+
+class ChannelView(NamedTuple):
+    """A channel's snapshot, its sessions by number, and the states of an answer's messages."""
+
+    snapshot: ChannelSnapshot
+    sessions: Mapping[int, V2Session]
+    states: Mapping[int, StateDetails]
+
+    def describe(self, message: Message, index: int) -> None:
+        """Add a message's state on the channel, with details if it is in flight or deferred."""
+        details, now = self.states[index], self.snapshot.now
+        message.attempts, message.state = details.attempts, details.state.name.lower()
+        # Deadlines are monotonic, so that a change of the system's time does not move them.
+        wall_ns = now.wall_ns - now.mono_ns
+        if details.state is MessageState.IN_FLIGHT:
+            session = self.sessions.get(details.owner)
+            message.client = None if session is None else _client(session)
+            message.since = shown_time(wall_ns + details.since_ns)
+            message.deadline = shown_time(wall_ns + details.deadline_ns)
+            message.in_flight_seconds = round((now.mono_ns - details.since_ns) / SECOND, 3)
+        elif details.state is MessageState.DEFERRED:
+            message.due = shown_time(wall_ns + details.due_ns)
+            message.due_seconds = round(max(0, details.due_ns - now.mono_ns) / SECOND, 3)
+
+
+def _client(session: V2Session) -> MessageClient:
+    texts = session.client_id, session.hostname, session.remote_address, session.user_agent
+    # IDENTIFY may have half of a surrogate pair, which JSON cannot carry.
+    return MessageClient(*(text.encode(errors="replace").decode() for text in texts))
+
+
+class MessageQuery(NamedTuple):
+    """The messages that a request asks for.
+
+    Attributes:
+        channel: the channel whose states are shown; None: no channel is named.
+        body_bytes: how much of each body is shown; -1: no bodies.
+        after: the numbers of the previous page's `next`; None: this is the first page.
+    """
+
+    topic: Topic
+    channel: Channel | None
+    limit: int
+    body_bytes: int
+    after: list[int] | None
+
+    @property
+    def read_bytes(self) -> int:
+        """How many bytes of each body to read."""
+        return body_read_bytes(self.topic, self.body_bytes)
 
 
 class SearchBudget:
@@ -142,10 +233,6 @@ class Inspection:
         if task.error is not None:
             raise HttpError(500, f"INTERNAL_ERROR: {task.error.reason}")
 
-    async def compute(self, topic: Topic, call: Callable[[], None]) -> None:
-        """Run a function in the inspection thread."""
-        await self.run(topic, Computation(call))
-
     async def read(
         self, topic: Topic, indexes: Sequence[int], body_bytes: int
     ) -> tuple[dict[int, StoredMessage], int]:
@@ -162,7 +249,7 @@ class Inspection:
         return read.found, covered
 
     async def index_at(self, topic: Topic, text: str, name: str, end: int) -> int:
-        """Return the index of a place (one of `seeking.FORMS`) in the log before `end`."""
+        """Return the index of a place (one of `parameters.FORMS`) in the log before `end`."""
         target = target_of(text, time.time_ns(), name)
         for _ in range(PLACE_READS_MAX):
             found = seeking.place_of(topic.stream.log, target, end)
@@ -172,183 +259,195 @@ class Inspection:
             topic.stream.log.store(found)
         raise HttpError(503, "NOT_DONE: the log changed while it was searched: try again")
 
+    # Requests and answers
+
+    def _query(self, call: Call, after_count: int = 1) -> MessageQuery:
+        """Read a request's parameters; `after` has that many numbers."""
+        name = parameters.name_of(call, "topic")
+        limit = parameters.number_of(call, "limit", parameters.LIMIT, parameters.LIMIT_MAX)
+        body_bytes = parameters.body_bytes_of(call)
+        after = parameters.token_of(call, after_count)
+        topic = self.topic_of(name)
+        return MessageQuery(topic, self.channel_of(topic, call), limit, body_bytes, after)
+
+    async def _view(
+        self,
+        query: MessageQuery,
+        indexes: Sequence[int],
+        snapshot: ChannelSnapshot | None = None,
+    ) -> ChannelView | None:
+        """Return the messages' states on the channel; None if no channel is named."""
+        channel = query.channel
+        if channel is None:
+            return None
+        taken = snapshot or snapshots.take(channel, self._nsqd.runner.now())
+        states: dict[int, StateDetails] = {}
+        look_up = Computation(lambda: states.update(taken.state_details(indexes)))
+        await self.run(query.topic, look_up)
+        return ChannelView(taken, dict(channel.sessions), states)
+
+    def _shown(self, query: MessageQuery, view: ChannelView | None, stored: StoredMessage) -> bytes:
+        """Encode a message as JSON; any thread may do it."""
+        size, body = stored.size, stored.body
+        letter: Mapping[str, str] = {}
+        if query.topic.stream.has_letters:
+            letter, body = unseal(stored.body)
+            size -= len(stored.body) - len(body)
+            body = body[: max(0, query.body_bytes)]
+        message = Message(
+            id=id_of(stored.index, self._broker.node_id),
+            index=str(stored.index),
+            time=shown_time(stored.time_ns),
+            timestamp=str(stored.time_ns),
+            size=size,
+            letter=letter or UNSET,
+        )
+        if query.body_bytes >= 0:
+            message.set_body(body)
+        if view is not None:
+            view.describe(message, stored.index)
+        return msgspec.json.encode(message)
+
+    async def _page(
+        self,
+        query: MessageQuery,
+        head: dict[str, Any],
+        found: Sequence[StoredMessage],
+        view: ChannelView | None,
+        tail: dict[str, Any],
+    ) -> Content:
+        """Build an answer with a list of messages between `head` and `tail`."""
+        encode: Callable[[StoredMessage], bytes] = partial(self._shown, query, view)
+        messages = await asyncio.to_thread(lambda: b",".join(map(encode, found)))
+        before, behind = msgspec.json.encode(head), msgspec.json.encode(tail)
+        return Content(b'%b,"messages":[%b],%b' % (before[:-1], messages, behind[1:]), JSON)
+
     # A channel's messages
 
     async def channel_messages(self, call: Call) -> Content:
         """Return a page of messages that wait, are in flight, or are deferred."""
-        topic_name, _ = topic_channel(call)
+        topic_channel(call)
         states = MessageState.WAITING, MessageState.IN_FLIGHT, MessageState.DEFERRED
         state = parameters.state_of(call, MessageState.WAITING, *states)
-        limit = parameters.number_of(call, "limit", parameters.LIMIT, parameters.LIMIT_MAX)
-        body_bytes = parameters.body_bytes_of(call)
-        after = parameters.token_of(call, 2)
-        topic = self.topic_of(topic_name)
-        channel = self.channel_of(topic, call)
+        query = self._query(call, 2)
+        topic, channel = query.topic, query.channel
         assert channel is not None
         assert state is not None
         totals = (channel.depth(), channel.in_flight.count, channel.deferred_count())
         snapshot = snapshots.take(channel, self._nsqd.runner.now())
-        page = ChannelPage(channel, snapshot, state, after, limit)
-        await self.compute(topic, page.fill)
-        found, covered = await self.read(topic, page.indexes, body_read_bytes(topic, body_bytes))
-        head = {
-            "topic": topic.name,
-            "channel": channel.name,
-            "state": state.name.lower(),
-            "total": totals[state],
-        }
-        shown = [found[index] for index in page.indexes[:covered] if index in found]
-        seen = channel, snapshot, page.standings
-        tail = {"next": page.token(covered), "unreadable": page.lost(found, covered)}
-        messages = await self._messages(topic, shown, seen, body_bytes)
-        return await self._document(topic, head, messages, tail)
-
-    async def _document(
-        self, topic: Topic, head: dict[str, Any], messages: Iterator[Pieces], tail: dict[str, Any]
-    ) -> Content:
-        """Build an answer with a list of messages between `head` and `tail`."""
-        pieces = await encoded(document_of(head, messages, tail))
-        size = sum(map(len, pieces))
-        return Content(await self._in_thread_if_large(topic, size, lambda: b"".join(pieces)), JSON)
-
-    async def _messages(
-        self, topic: Topic, found: Sequence[StoredMessage], seen: Seen | None, body_bytes: int
-    ) -> Iterator[Pieces]:
-        """Yield messages as JSON, one by one; with `seen`, including their state on a channel."""
-        bodies: dict[int, bytes] = {}
-        histories: dict[int, Mapping[str, str]] = {}
-        if topic.stream.has_letters:
-            opened = [unsealed(stored, body_bytes) for stored in found]
-            histories = {stored.index: fields for stored, fields in opened if fields}
-            found = [stored for stored, _ in opened]
-        if body_bytes >= 0:
-            size = sum(len(stored.body) for stored in found)
-            bodies = await self._in_thread_if_large(topic, size, lambda: bodies_of(found))
-
-        def message(stored: StoredMessage) -> Pieces:
-            standing = None if seen is None else seen[2][stored.index]
-            behind: dict[str, Any] = {}
-            if seen is not None and standing is not None:
-                behind = state_json(standing, seen[0], seen[1].now)
-            if stored.index in histories:
-                behind["letter"] = histories[stored.index]
-            head = message_of(stored, topic.stream.log.node_id, standing)
-            return pieces_of(head, bodies.get(stored.index), behind)
-
-        return map(message, found)
-
-    async def _in_thread_if_large(self, topic: Topic, size: int, call: Callable[[], T]) -> T:
-        """Return the result of `call`; for `size` above `ASIDE_BYTES` it runs in the thread."""
-        if size <= ASIDE_BYTES:
-            return call()
-        made: list[T] = []
-        await self.compute(topic, lambda: made.append(call()))
-        return made[0]
-
-    async def _seen(
-        self, topic: Topic, channel: Channel | None, indexes: Sequence[int]
-    ) -> Seen | None:
-        """Return the messages' states on a channel; None if no channel is named."""
-        if channel is None:
-            return None
-        snapshot = snapshots.take(channel, self._nsqd.runner.now())
-        standings: dict[int, StateDetails] = {}
-        await self.compute(topic, lambda: standings.update(snapshot.state_details(indexes)))
-        return channel, snapshot, standings
+        after = (-(1 << 62), -1) if query.after is None else (query.after[0], query.after[1])
+        fresh: list[int] = []
+        # Read here, in the event loop: the channel changes while the thread sorts.
+        if state is MessageState.WAITING:
+            fresh = snapshots.fresh_after(channel, after[1], query.limit)
+        indexes: list[int] = []
+        choose = partial(_channel_page, snapshot, state, after, query.limit, fresh)
+        await self.run(topic, Computation(lambda: indexes.extend(choose())))
+        found, covered = await self.read(topic, indexes, query.read_bytes)
+        view = await self._view(query, indexes, snapshot)
+        assert view is not None
+        following = None
+        if not covered == len(indexes) < query.limit:
+            last = indexes[covered - 1]
+            following = f"{view.states[last].due_ns}.{last}"
+        shown = [found[index] for index in indexes[:covered] if index in found]
+        names = {"topic": topic.name, "channel": channel.name, "state": state.name.lower()}
+        head = {**names, "total": totals[state]}
+        tail = {"next": following, "unreadable": covered - len(shown)}
+        return await self._page(query, head, shown, view, tail)
 
     # A topic's messages
 
     async def topic_messages(self, call: Call) -> Content:
         """Return a page of the log from a place on."""
-        name = parameters.name_of(call, "topic")
-        limit = parameters.number_of(call, "limit", parameters.LIMIT, parameters.LIMIT_MAX)
-        body_bytes = parameters.body_bytes_of(call)
-        after = parameters.token_of(call, 1)
-        topic = self.topic_of(name)
-        channel = self.channel_of(topic, call)
-        stream, log = topic.stream, topic.stream.log
-        end = stream.log.written_end
-        if after is None:
+        query = self._query(call)
+        topic, log = query.topic, query.topic.stream.log
+        end = log.written_end
+        if query.after is None:
             first = await self.index_at(topic, call.query.get("from", "earliest"), "FROM", end)
         else:
-            first = after[0]
-        indexes = log.inspection.stored_from(first, end, limit)
-        found, covered = await self.read(topic, indexes, body_read_bytes(topic, body_bytes))
+            first = query.after[0]
+        indexes = log.inspection.stored_from(first, end, query.limit)
+        found, covered = await self.read(topic, indexes, query.read_bytes)
         shown = [found[index] for index in indexes[:covered] if index in found]
-        seen = await self._seen(topic, channel, [stored.index for stored in shown])
-        is_all = covered == len(indexes) < limit
+        view = await self._view(query, [stored.index for stored in shown])
+        is_all = covered == len(indexes) < query.limit
         # The next page begins after the last place examined, even if that could not be read.
         following = max(first, end) if is_all else indexes[covered - 1] + 1
         tail = {"next": str(following), "unreadable": covered - len(shown), **_ends(topic)}
         tail["older_are_gone"] = first <= log.first_index and log.first_ordinal > 0
-        messages = await self._messages(topic, shown, seen, body_bytes)
-        return await self._document(topic, {"topic": topic.name}, messages, tail)
+        return await self._page(query, {"topic": topic.name}, shown, view, tail)
 
     async def message(self, call: Call) -> Content:
         """Return one message by its id."""
-        name, text = parameters.name_of(call, "topic"), call.argument("id")
-        body_bytes = parameters.body_bytes_of(call)
-        raw = call.flag("raw", False)
-        topic = self.topic_of(name)
-        channel = self.channel_of(topic, call)
-        index = parameters.index_of(text, topic.stream.log.node_id)
+        parameters.name_of(call, "topic")
+        text, raw = call.argument("id"), call.flag("raw", False)
+        query = self._query(call)
+        topic, log = query.topic, query.topic.stream.log
+        index = parameters.index_of(text, log.node_id)
         if index is None:
             raise HttpError(404, "MESSAGE_NOT_FOUND: the id belongs to another node or topic")
         found: dict[int, StoredMessage] = {}
-        if index < topic.stream.log.written_end:
-            size = body_read_bytes(topic, self._broker.limits.max_body_size if raw else body_bytes)
-            found, _ = await self.read(topic, [index], size)
+        if index < log.written_end:
+            whole = body_read_bytes(topic, self._broker.limits.max_body_size)
+            found, _ = await self.read(topic, [index], whole if raw else query.read_bytes)
         if index not in found:
-            raise HttpError(404, f"MESSAGE_NOT_FOUND: {_reach(topic)}")
+            kept = next((segment for segment in log.segments() if segment.messages), None)
+            why = "the log is empty"
+            if kept is not None:
+                begin = shown_time(kept.first_time_ns)
+                why = f"the log begins with index {log.first_index}, published at {begin}"
+            raise HttpError(404, f"MESSAGE_NOT_FOUND: {why}")
         if raw:
             body = found[index].body
             is_opened = topic.stream.has_letters and not call.flag("envelope", False)
             return Content(unseal(body)[1] if is_opened else body, BYTES)
-        seen = await self._seen(topic, channel, [index])
-        (message,) = await self._messages(topic, [found[index]], seen, body_bytes)
-        return Content(b"".join(await encoded(message)), JSON)
+        view = await self._view(query, [index])
+        return Content(await asyncio.to_thread(self._shown, query, view, found[index]), JSON)
 
     # Search
 
     async def search(self, call: Call) -> Content:
         """Search messages until `limit` are found or the time budget is used up."""
-        name = parameters.name_of(call, "topic")
+        parameters.name_of(call, "topic")
         criteria = parameters.criteria_of(call)
-        limit = parameters.number_of(call, "limit", parameters.LIMIT, parameters.LIMIT_MAX)
-        body_bytes = parameters.body_bytes_of(call)
         budget_ms = parameters.number_of(
             call, "budget_ms", parameters.BUDGET_MS, parameters.BUDGET_MS_MAX
         )
-        after = parameters.token_of(call, 3)
-        topic = self.topic_of(name)
-        channel = self.channel_of(topic, call)
-        first, position, end = after or await self._range(topic, call)
-        snapshot = None if channel is None else snapshots.take(channel, self._nsqd.runner.now())
-        inspection = topic.stream.log.inspection
+        query = self._query(call, 3)
+        topic, log = query.topic, query.topic.stream.log
+        if query.after is None:
+            # Where the search begins, where it continues, and where it ends (indexes).
+            readable = log.written_end
+            texts = call.query.get("from", "earliest"), call.query.get("to", "latest")
+            first = position = await self.index_at(topic, texts[0], "FROM", readable)
+            end = await self.index_at(topic, texts[1], "TO", readable)
+        else:
+            first, position, end = query.after
+        snapshot = None
+        if query.channel is not None:
+            snapshot = snapshots.take(query.channel, self._nsqd.runner.now())
         search = Search(
-            inspection, criteria, position, end, snapshot, limit, body_read_bytes(topic, body_bytes)
+            *(log.inspection, criteria, position, end),
+            *(snapshot, query.limit, query.read_bytes),
         )
         if snapshot is not None:
-            await self.compute(topic, search.prepare)
+            await self.run(topic, Computation(search.prepare))
         async with self._searches:
             await self._search_for(topic, search, budget_ms * MILLISECOND / SECOND)
-        seen = None
-        if channel is not None and snapshot is not None:
-            standings: dict[int, StateDetails] = {}
-            indexes = [stored.index for stored in search.found]
-            await self.compute(topic, lambda: standings.update(snapshot.state_details(indexes)))
-            seen = channel, snapshot, standings
-        messages = await self._messages(topic, search.found, seen, body_bytes)
-        tail = _outcome(topic, search, first)
-        return await self._document(topic, {"topic": name}, messages, tail)
-
-    async def _range(self, topic: Topic, call: Call) -> tuple[int, int, int]:
-        """Return where a search begins, where it continues, and where it ends (indexes)."""
-        readable = topic.stream.log.written_end
-        query = call.query
-        first = await self.index_at(topic, query.get("from", "earliest"), "FROM", readable)
-        end = await self.index_at(topic, query.get("to", "latest"), "TO", readable)
-        return first, first, end
+        view = await self._view(query, [stored.index for stored in search.found], snapshot)
+        begin, now, last = map(log.ordinal_at, (first, search.position, search.end))
+        done = search.position >= search.end
+        tail = {
+            "scanned": search.scanned,
+            "scanned_bytes": search.scanned_bytes,
+            "unsearched": search.unsearched,
+            "progress": 1.0 if done or last <= begin else round((now - begin) / (last - begin), 4),
+            "next": None if done else f"{first}.{search.position}.{search.end}",
+            "done": done,
+            **_ends(topic),
+        }
+        return await self._page(query, {"topic": topic.name}, search.found, view, tail)
 
     async def _search_for(self, topic: Topic, search: Search, seconds: float) -> None:
         """Search step by step for `seconds`, or longer until at least one message is searched."""
@@ -366,89 +465,61 @@ class Inspection:
         name = parameters.name_of(call, "topic")
         count = parameters.number_of(call, "buckets", parameters.BUCKETS, parameters.BUCKETS_MAX)
         topic = self.topic_of(name)
-        channel = self.channel_of(topic, call)
+        channel, log = self.channel_of(topic, call), topic.stream.log
         answer: dict[str, Any] = {"topic": name, "from": None, "to": None, **_ends(topic)}
         answer["buckets"] = []
-        columns = times.columns_of(topic.stream.log.inspection, count)
+        columns = times.columns_of(log.inspection, count)
         if columns is not None:
             await self.run(topic, columns)
-            edges, counts = columns.edges.tolist(), columns.counts.tolist()
-            answer |= {"from": shown_time(edges[0]), "to": shown_time(edges[-1])}
+            edges = [shown_time(edge) for edge in columns.edges.tolist()]
+            counts, indexes = columns.counts.tolist(), map(str, columns.indexes.tolist())
+            answer |= {"from": edges[0], "to": edges[-1]}
             answer["buckets"] = [
-                {"time": shown_time(edge), "count": messages, "index": str(index)}
-                for edge, messages, index in zip(
-                    edges[:-1], counts, columns.indexes.tolist(), strict=True
-                )
+                {"time": edge, "count": messages, "index": index}
+                for edge, messages, index in zip(edges[:-1], counts, indexes, strict=True)
             ]
         if channel is not None:
-            answer["cursor_time"] = shown_time(await self._time_at(topic, channel.cursor))
+            # When the first message that the cursor has not passed was published.
+            first, found = log.next_stored(channel.cursor), None
+            if first < log.written_end:
+                read, _ = await self.read(topic, [first], 0)
+                found = read[first].time_ns if first in read else None
+            answer["cursor_time"] = shown_time(found)
         return answer
 
-    async def _time_at(self, topic: Topic, index: int) -> int | None:
-        """Return when the first message from an index on was published (ns since 1970), or None."""
-        log = topic.stream.log
-        first = log.next_stored(index)
-        if first >= topic.stream.log.written_end:
-            return None
-        found, _ = await self.read(topic, [first], 0)
-        return found[first].time_ns if first in found else None
+
+def _channel_page(
+    snapshot: ChannelSnapshot,
+    state: MessageState,
+    after: tuple[int, int],
+    limit: int,
+    fresh: list[int],
+) -> list[int]:
+    """Return a page of a channel's messages; runs in the inspection thread.
+
+    Args:
+        snapshot, state, limit: the channel, which of its messages, and how many.
+        after: (due time, index) of the last message of the previous page.
+        fresh: waiting messages that were never delivered.
+    """
+    if state is MessageState.WAITING:
+        again = snapshot.again_after(after[1], limit).tolist()
+        return sorted({*fresh, *again})[:limit]
+    if state is MessageState.IN_FLIGHT:
+        flying = snapshot.in_flight.indexes
+        low = int(flying.searchsorted(after[1], "right"))
+        return list(flying[low : low + limit].tolist())
+    return list(snapshot.due_after(after, limit)[0].tolist())
+
+
+def id_of(index: int, node_id: int) -> str:
+    """Return a message's id as consumers see it."""
+    return f"{node_id << INDEX_BITS | index:016x}"
 
 
 def body_read_bytes(topic: Topic, body_bytes: int) -> int:
     """Return how many bytes of each body to read; a dead letter has its history before the body."""
     return max(0, body_bytes) + (ENVELOPE_BYTES_MAX if topic.stream.has_letters else 0)
-
-
-class ChannelPage:
-    """A page of a channel's messages.
-
-    Attributes:
-        indexes: the messages, in the page's order.
-        standings: their states on the channel, by index.
-    """
-
-    def __init__(
-        self,
-        channel: Channel,
-        snapshot: ChannelSnapshot,
-        state: MessageState,
-        after: list[int] | None,
-        limit: int,
-    ) -> None:
-        """`after`: (key, index) of the last message of the previous page, as in its `next`."""
-        self.indexes: list[int] = []
-        self.standings: dict[int, StateDetails] = {}
-        self._snapshot, self._state, self._limit = snapshot, state, limit
-        self._after = (-(1 << 62), -1) if after is None else (after[0], after[1])
-        self._fresh: list[int] = []
-        # Read here, in the event loop: the channel changes while `fill` runs in the thread.
-        if state is MessageState.WAITING:
-            self._fresh = snapshots.fresh_after(channel, self._after[1], limit)
-
-    def fill(self) -> None:
-        """Find the messages; runs in the inspection thread."""
-        snapshot, after, limit = self._snapshot, self._after, self._limit
-        if self._state is MessageState.WAITING:
-            again = snapshot.again_after(after[1], limit).tolist()
-            self.indexes = sorted({*self._fresh, *again})[:limit]
-        elif self._state is MessageState.IN_FLIGHT:
-            flying = snapshot.in_flight.indexes
-            low = int(flying.searchsorted(after[1], "right"))
-            self.indexes = flying[low : low + limit].tolist()
-        else:
-            self.indexes = snapshot.due_after(after, limit)[0].tolist()
-        self.standings = snapshot.state_details(self.indexes)
-
-    def token(self, covered: int) -> str | None:
-        """Return where the next page begins; None: this is the last page."""
-        if covered == len(self.indexes) < self._limit:
-            return None
-        last = self.indexes[covered - 1]
-        return f"{self.standings[last].due_ns}.{last}"
-
-    def lost(self, found: dict[int, StoredMessage], covered: int) -> int:
-        """Return how many of the messages could not be read."""
-        return sum(index not in found for index in self.indexes[:covered])
 
 
 def check_failed(topic: Topic, failed: list[tuple[LogPart, DiskError]]) -> None:
@@ -459,31 +530,5 @@ def check_failed(topic: Topic, failed: list[tuple[LogPart, DiskError]]) -> None:
 
 
 def _ends(topic: Topic) -> dict[str, Any]:
-    stream = topic.stream
-    return {"first_index": str(stream.log.first_index), "end_index": str(stream.log.written_end)}
-
-
-def _reach(topic: Topic) -> str:
-    """Return the oldest index of the log and its time, as part of an error text."""
     log = topic.stream.log
-    kept = [segment for segment in log.segments() if segment.messages]
-    if not kept:
-        return "the log is empty"
-    begin = shown_time(kept[0].first_time_ns)
-    return f"the log begins with index {log.first_index}, published at {begin}"
-
-
-def _outcome(topic: Topic, search: Search, first: int) -> dict[str, Any]:
-    """Return the members of a search's answer that follow the messages."""
-    log = topic.stream.log
-    begin, now, end = map(log.ordinal_at, (first, search.position, search.end))
-    done = search.position >= search.end
-    return {
-        "scanned": search.scanned,
-        "scanned_bytes": search.scanned_bytes,
-        "unsearched": search.unsearched,
-        "progress": 1.0 if done or end <= begin else round((now - begin) / (end - begin), 4),
-        "next": None if done else f"{first}.{search.position}.{search.end}",
-        "done": done,
-        **_ends(topic),
-    }
+    return {"first_index": str(log.first_index), "end_index": str(log.written_end)}

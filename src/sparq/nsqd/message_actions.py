@@ -2,26 +2,41 @@
 
 Each change is answered when it is on disk, like any change of a topic or channel. Copies are
 published as by `/mpub`, some MiB at a time.
+
+`POST /message/redrive` sends dead letters back to where they came from:
+
+1. A request takes letters from a channel of a dead-letter topic: those named, or the next ones that
+   wait. They are claimed, so no consumer gets them, until they are stored in the target topic and
+   finished in this channel. If that fails they wait again. If nsqd dies in between, a letter may
+   exist twice, but none is lost.
+2. Each letter goes to the topic in its history, and only to the channel named there: the other
+   channels have already had the message. With `to_all` every channel gets it, as with a publish.
+3. A message without a history (a client published it to the dead-letter topic) is refused. So is a
+   letter whose topic or channel does not exist: no consumer would get it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from sparq.broker.message_actions import GONE
+from sparq.broker.message_actions import GONE, IDS_MAX
+from sparq.broker.dead_letters import DeadLetterBatch, Only
 from sparq.daemon.http import Call, HttpError, Route
+from sparq.inspection import snapshot as snapshots
 from sparq.nsqd import parameters
-from sparq.nsqd.inspection import body_read_bytes
+from sparq.nsqd.inspection import body_read_bytes, id_of
 from sparq.protocol.dead_letters import unseal
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.names import is_dead_letter_topic
 
 if TYPE_CHECKING:
+    from sparq.broker.channel import Channel
+    from sparq.broker.topic import Topic
     from sparq.nsqd.inspection import Inspection
     from sparq.nsqd.server import Nsqd
     from sparq.protocol.instant import Instant
@@ -29,7 +44,18 @@ if TYPE_CHECKING:
 Change = Callable[[str, Callable[["Instant"], dict[int, str]]], Awaitable[dict[int, str]]]
 """Applies a change to a topic and returns its result once it is on disk."""
 
-OTHER_NODE = "it belongs to another node"
+COUNT: Final = 100
+"""Default number of waiting letters to send back."""
+
+OTHER_NODE: Final = "it belongs to another node"
+NO_LETTER: Final = "not a dead letter (no history): use /message/copy"
+NO_TOPIC: Final = "topic {} does not exist"
+PAUSED: Final = "topic {} is paused: a letter cannot be sent to one channel only"
+NO_CHANNEL: Final = "channel {} of topic {} does not exist: create it, or use to_all"
+BY_RANGES: Final = "channel {} of topic {} is read by ranges and would also get it: use to_all"
+
+Place = tuple[str, str]
+"""A topic and a channel."""
 
 
 class MessageActions:
@@ -37,6 +63,7 @@ class MessageActions:
 
     def __init__(self, nsqd: Nsqd, inspection: Inspection, change: Change) -> None:
         self._nsqd = nsqd
+        self._broker = nsqd.broker
         self._inspection = inspection
         self._change = change
 
@@ -47,6 +74,7 @@ class MessageActions:
             Route("POST", "/message/finish", partial(self.act, "finish")),
             Route("POST", "/message/cancel", partial(self.act, "cancel")),
             Route("POST", "/message/copy", self.copy),
+            Route("POST", "/message/redrive", self.redrive),
         ]
 
     async def act(self, action: str, call: Call) -> dict[str, Any]:
@@ -55,12 +83,10 @@ class MessageActions:
         is_for_all = action == "cancel" and "channel" not in call.query
         channel = None if is_for_all else parameters.name_of(call, "channel")
         ids = await parameters.ids_of(call)
-        refused: dict[str, str] = {}
-        wanted = self._indexes(ids, refused)
+        wanted, refused = self._indexes(ids)
         indexes = np.unique(np.array(list(wanted.values()), np.int64))
         why = await self._change(
-            topic,
-            lambda now: self._nsqd.broker.act_on_messages(action, topic, channel, indexes, now),
+            topic, lambda now: self._broker.act_on_messages(action, topic, channel, indexes, now)
         )
         refused |= {text: why[index] for text, index in wanted.items() if index in why}
         return answer(ids, refused)
@@ -71,8 +97,7 @@ class MessageActions:
         ids = await parameters.ids_of(call)
         topic = self._inspection.topic_of(name)
         self._inspection.channel_of(topic, call)
-        refused: dict[str, str] = {}
-        wanted = self._indexes(ids, refused)
+        wanted, refused = self._indexes(ids)
         texts = {index: text for text, index in wanted.items()}
         end = topic.stream.log.written_end
         left = [index for index in wanted.values() if index < end]
@@ -86,35 +111,136 @@ class MessageActions:
             refused |= {texts[index]: GONE for index in left[:covered] if index not in found}
             left = left[covered:]
             bodies = [found[index].body for index in batch]
-            why = await self._publish(to, [unseal(b)[1] for b in bodies] if opens else bodies)
+            if opens:
+                bodies = [unseal(body)[1] for body in bodies]
+            why = None
+            if bodies:
+                if self._nsqd.exiting:
+                    raise HttpError(503, "EXITING")
+                why = await _why_refused(self._nsqd.publish(to, BodySlices.of(bodies)))
             if why is not None:
                 refused |= {texts[index]: why for index in (*batch, *left)}
                 break
         return answer(ids, refused)
 
-    async def _publish(self, topic: str, bodies: list[bytes]) -> str | None:
-        """Publish all the bodies or none; return the reason if they were refused."""
-        if not bodies:
-            return None
+    def _indexes(self, ids: list[str]) -> tuple[dict[str, int], dict[str, str]]:
+        """Return the index of each id of this node, and the reason for those of other nodes."""
+        found = {text: parameters.index_of(text, self._broker.node_id) for text in ids}
+        refused = {text: OTHER_NODE for text, index in found.items() if index is None}
+        return {text: index for text, index in found.items() if index is not None}, refused
+
+    # Dead letters
+
+    async def redrive(self, call: Call) -> dict[str, Any]:
+        """Send dead letters back."""
+        name, to_all = parameters.name_of(call, "topic"), call.flag("to_all", False)
+        parameters.name_of(call, "channel")
+        topic = self._inspection.topic_of(name)
+        channel = self._inspection.channel_of(topic, call)
+        assert channel is not None
+        refused: dict[str, str] = {}
+        if "count" in call.query:
+            count = parameters.number_of(call, "count", COUNT, IDS_MAX)
+            (after,) = parameters.token_of(call, 1) or (-1,)
+            fresh = snapshots.fresh_after(channel, after, count)
+            again = (index for index in channel.requeued.all()[0].tolist() if index > after)
+            indexes = sorted({*fresh, *again})[:count]
+            ids = [id_of(index, self._broker.node_id) for index in indexes]
+        else:
+            ids = await parameters.ids_of(call)
+            wanted, refused = self._indexes(ids)
+            indexes = sorted(wanted.values())
         if self._nsqd.exiting:
             raise HttpError(503, "EXITING")
-        try:
-            await self._nsqd.publish(topic, BodySlices.of(bodies))
-        except RemoteError as error:
-            return error.text.removeprefix("PUB failed ") or error.code
-        return None
+        why = await self._send_back(topic, channel, indexes, to_all=to_all)
+        refused |= {id_of(index, self._broker.node_id): text for index, text in why.items()}
+        last = str(indexes[-1]) if indexes else None
+        return {**answer(ids, refused), "next": last, "waiting": channel.depth()}
 
-    def _indexes(self, ids: list[str], refused: dict[str, str]) -> dict[str, int]:
-        """Return the index of each id of this node; ids of other nodes are refused."""
-        node_id = self._nsqd.broker.node_id
-        found: dict[str, int] = {}
-        for text in ids:
-            index = parameters.index_of(text, node_id)
-            if index is None:
-                refused[text] = OTHER_NODE
-            else:
-                found[text] = index
-        return found
+    async def _send_back(
+        self, topic: Topic, channel: Channel, indexes: Sequence[int], *, to_all: bool
+    ) -> dict[int, str]:
+        """Send letters back; return the refused ones with the reason, by index."""
+        wanted = np.array(indexes, np.int64)
+        try:
+            refused = self._broker.claim(topic.name, channel.name, wanted, self._nsqd.runner.now())
+        except RemoteError as error:
+            raise HttpError(error.http_status, f"{error.code}: {error.text}") from error
+        self._nsqd.turns.schedule()
+        left = [index for index in indexes if index not in refused]
+        claimed = np.array(left, np.int64)
+        size = body_read_bytes(topic, self._nsqd.limits.max_body_size)
+        try:
+            while left:
+                found, covered = await self._inspection.read(topic, left, size)
+                batch, left = left[:covered], left[covered:]
+                bodies = {index: found[index].body for index in batch if index in found}
+                refused |= dict.fromkeys((index for index in batch if index not in found), GONE)
+                batches = self._by_place(channel, bodies, refused, to_all=to_all)
+                for (target, _), letters in batches.items():
+                    why = await _why_refused(self._nsqd.send_back(letters, target))
+                    if why is not None:
+                        refused |= dict.fromkeys(letters.indexes.tolist(), why)
+        finally:
+            # Letters that were sent back are no longer in flight; all others wait again. Claims of
+            # other requests stay in place.
+            self._broker.unclaim(channel, claimed)
+            self._nsqd.turns.schedule()
+        return refused
+
+    def _by_place(
+        self,
+        channel: Channel,
+        sealed: Mapping[int, bytes],
+        refused: dict[int, str],
+        *,
+        to_all: bool,
+    ) -> dict[Place, DeadLetterBatch]:
+        """Group the letters by target; those that cannot be sent back are added to `refused`."""
+        by_place: dict[Place, list[tuple[int, bytes, int]]] = {}
+        for index, letter in sealed.items():
+            fields, body = unseal(letter)
+            place = fields.get("topic", ""), fields.get("channel", "")
+            why = self._why_not(place, to_all=to_all) if fields else NO_LETTER
+            if why is not None:
+                refused[index] = why
+                continue
+            redriven = fields.get("redriven", "")
+            times = int(redriven) if redriven.isascii() and redriven.isdigit() else 0
+            by_place.setdefault(place, []).append((index, body, times + 1))
+        batches = {}
+        for place, letters in by_place.items():
+            indexes, bodies, times_each = zip(*letters, strict=True)
+            # With `to_all` the name is "", which no channel has: the letters go to all channels.
+            only = Only("" if to_all else place[1], list(times_each))
+            batches[place] = DeadLetterBatch(
+                channel, np.array(indexes, np.int64), list(bodies), only
+            )
+        return batches
+
+    def _why_not(self, place: Place, *, to_all: bool) -> str | None:
+        name, channel = place
+        topic = self._broker.topics.get(name)
+        if topic is None:
+            return NO_TOPIC.format(name)
+        if to_all:
+            return None
+        if channel not in topic.channels:
+            return NO_CHANNEL.format(channel, name)
+        if not topic.flows:
+            return PAUSED.format(name)
+        others = (one for one in topic.channels.values() if one.name != channel)
+        ranged = next((one.name for one in others if one.range_epoch), None)
+        return None if ranged is None else BY_RANGES.format(ranged, name)
+
+
+async def _why_refused(publish: Coroutine[Any, Any, None]) -> str | None:
+    """Wait for a publish; return the reason if it is refused."""
+    try:
+        await publish
+    except RemoteError as error:
+        return error.text.removeprefix("PUB failed ") or error.code
+    return None
 
 
 def answer(ids: list[str], refused: dict[str, str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Parse and check the parameters of the inspection routes; each error names its parameter.
+"""Parse and check the parameters of nsqd's own routes; each error names its parameter.
 
 An error is `400 INVALID_ARG_<NAME>: <expected value>`, or `400 MISSING_ARG_<NAME>`. All values are
 limited: numbers, lists, and the lengths of texts.
@@ -6,26 +6,29 @@ limited: numbers, lists, and the lengths of texts.
 
 from __future__ import annotations
 
-import json
 import re
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
+import msgspec
 
 from sparq.broker.message_actions import IDS_MAX
 from sparq.daemon.http import HttpError
 from sparq.inspection.json_path import FilterError, parse
 from sparq.inspection.search import COMPARED, Criteria
 from sparq.inspection.snapshot import MessageState
+from sparq.protocol.instant import rfc3339, wall_ns_of
 from sparq.protocol.layout import INDEX_BITS, INDEX_LIMIT
 from sparq.protocol.names import is_valid_name
 
 if TYPE_CHECKING:
+    from sparq.broker.channel import SeekTarget
     from sparq.daemon.http import Call
 
-Indexes = NDArray[np.int64]
+FORMS: Final = (
+    "earliest, latest, an index, a date or time such as 2026-01-31 or 2026-01-31T08:00:00Z,"
+    " a duration back from now such as -1h, or last:100 for the last 100 messages"
+)
 
 LIMIT_MAX: Final = 1000
 LIMIT: Final = 50
@@ -44,6 +47,10 @@ IDS_BYTES_MAX: Final = 64 << 10
 
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 _TOKEN: Final = re.compile(r"-?[0-9]{1,19}(\.-?[0-9]{1,19})*")
+_INDEX: Final = re.compile(r"[0-9]{1,17}")
+_LAST: Final = re.compile(r"last:([0-9]{1,17})")
+_NANOSECONDS: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_NANOSECONDS_MAX: Final = (1 << 63) - 1
 _ATTEMPTS: Final = re.compile(r"(>=|<=|!=|>|<|=|)\s*([0-9]{1,5})")
 
 
@@ -157,36 +164,75 @@ def pattern_of(text: str) -> Any:
         raise refused("regex", shown) from None
 
 
-def raw_id(text: str) -> int | None:
-    """Return the number of an id, 16 hex digits; None: it is not an id."""
-    return int(text, 16) if _ID.fullmatch(text) else None
-
-
 def index_of(text: str, node_id: int) -> int | None:
     """Return the log index of a message id; None: the id is of another node."""
-    raw = raw_id(text)
-    if raw is None:
+    if not _ID.fullmatch(text):
         raise refused("id", "16 hexadecimal digits in lower case")
-    index = raw - (node_id << INDEX_BITS)
+    index = int(text, 16) - (node_id << INDEX_BITS)
     return index if 0 <= index < INDEX_LIMIT else None
+
+
+class MessageIds(msgspec.Struct):
+    """The body of an action on messages."""
+
+    ids: Annotated[
+        list[Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]],
+        msgspec.Meta(max_length=IDS_MAX),
+    ]
 
 
 async def ids_of(call: Call) -> list[str]:
     """Return the ids of a request, from `id` or its body, in order and without duplicates."""
     one = call.query.get("id")
     if one is not None:
-        texts: object = [one]
-    else:
-        body = await call.body(IDS_BYTES_MAX, "BODY_TOO_BIG")
-        if not body:
-            raise HttpError(400, 'MISSING_ARG_ID: give id, or a body {"ids": [...]}')
-        try:
-            document = json.loads(body)
-            texts = document["ids"]
-        except (ValueError, RecursionError, KeyError, TypeError):
-            raise refused("ids", 'the body must be {"ids": [...]}') from None
-    if not isinstance(texts, list) or len(texts) > IDS_MAX:
-        raise refused("ids", f"a list of at most {IDS_MAX} ids")
-    if not all(isinstance(text, str) and _ID.fullmatch(text) for text in texts):
-        raise refused("id" if one is not None else "ids", "16 hexadecimal digits in lower case")
-    return list(dict.fromkeys(texts))
+        index_of(one, 0)
+        return [one]
+    body = await call.body(IDS_BYTES_MAX, "BODY_TOO_BIG")
+    if not body:
+        raise HttpError(400, 'MISSING_ARG_ID: give id, or a body {"ids": [...]}')
+    try:
+        return list(dict.fromkeys(msgspec.json.decode(body, type=MessageIds).ids))
+    except (ValueError, RecursionError):
+        form = f"at most {IDS_MAX} ids, each of 16 hexadecimal digits in lower case"
+        raise refused("ids", f'the body must be {{"ids": [...]}} with {form}') from None
+
+
+def target_of(text: str | None, now_ns: int, name: str = "TO") -> SeekTarget:
+    """Parse the target of a seek.
+
+    Args:
+        text: one of `FORMS`; `time:` may precede a date, a time, or nanoseconds since 1970. A time
+            without a zone is UTC. None: the request has no `to`.
+        now_ns: the wall clock (ns since 1970).
+        name: the parameter's name in the error.
+    Raises:
+        HttpError: 400 MISSING_ARG_<name> or INVALID_ARG_<name>, with the accepted forms.
+    """
+    if text is None:
+        raise HttpError(400, f"MISSING_ARG_{name}: use {FORMS}")
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    # A bare number is always an index; nanoseconds since 1970 need `time:`.
+    if _INDEX.fullmatch(text) and int(text) <= INDEX_LIMIT:
+        return int(text)
+    if last := _LAST.fullmatch(text):
+        return "last", int(last[1])
+    try:
+        return "time", _wall_ns(text.removeprefix("time:"), now_ns, text.startswith("time:"))
+    except (ValueError, OverflowError):
+        raise HttpError(400, f"INVALID_ARG_{name}: use {FORMS}") from None
+
+
+def _wall_ns(text: str, now_ns: int, may_be_number: bool) -> int:
+    if may_be_number and _NANOSECONDS.fullmatch(text):
+        return int(text)
+    # An unescaped plus sign in a query arrives as a blank.
+    text = text[:11] + text[11:].replace(" ", "+")
+    return min(_NANOSECONDS_MAX, wall_ns_of(text, now_ns))
+
+
+def shown_time(wall_ns: int | None) -> str | None:
+    """Format a time (ns since 1970) as RFC 3339 in UTC; None stays None."""
+    return None if wall_ns is None else rfc3339(wall_ns)
