@@ -24,7 +24,7 @@ def late_commit() -> Patches:
     from sparq.log.task import TaskKind
     from sparq.nsqd import disk_threads
 
-    class LateCommitter(disk_threads.Committer):
+    class LateWorker(disk_threads.Worker):
         def _work(self) -> None:
             while (entry := self._queue.get()) is not None:
                 number, topic_task = entry
@@ -38,7 +38,7 @@ def late_commit() -> Patches:
 
     # In the event loop, a commit would be done before its OK.
     never = (disk_threads.DiskThreads, "may_run_inline", lambda *_: False)
-    return (disk_threads, "Committer", LateCommitter), never
+    return (disk_threads, "Worker", LateWorker), never
 
 
 def late_finish() -> Patches:

@@ -1,7 +1,6 @@
 """The debug routes: their contents and their limits."""
 
 import asyncio
-import ctypes
 import re
 import threading
 import time
@@ -162,35 +161,6 @@ async def test_blocked_loops_are_recorded(daemon: DebugDaemon) -> None:
 def block_the_loop() -> None:
     """Block the event loop for 0.2 s."""
     time.sleep(0.2)
-
-
-async def test_freememory_collects_garbage_and_trims_the_heap(
-    daemon: DebugDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """freememory runs the garbage collector and calls malloc_trim(0)."""
-    asked: list[int] = []
-
-    class Library:
-        malloc_trim = asked.append
-
-    monkeypatch.setattr(ctypes, "CDLL", lambda _name: Library)
-    cycle = Cycle()
-    gone = cycle.gone
-    del cycle
-    assert await daemon.ask("POST", "/debug/freememory") == (200, "")
-    assert gone.is_set()
-    assert asked == [0]
-
-
-class Cycle:
-    """A reference cycle, which only the garbage collector frees."""
-
-    def __init__(self) -> None:
-        self.me = self
-        self.gone = threading.Event()
-
-    def __del__(self) -> None:
-        self.gone.set()
 
 
 async def test_the_index_lists_the_paths(daemon: DebugDaemon) -> None:

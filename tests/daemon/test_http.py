@@ -171,22 +171,6 @@ async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch, bef
     await site.stop()
 
 
-async def test_requests_on_one_connection_are_answered_in_order(listener: Listener) -> None:
-    """Keep-alive and pipelining work, also after an error."""
-    request = b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n"
-    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-    writer.write(b"".join(request % target for target in (b"/ping", b"/nope", b"/ping")))
-
-    statuses = []
-    for _ in range(3):
-        head = await reader.readuntil(b"\r\n\r\n")
-        answer = Answer(head)
-        await reader.readexactly(int(answer.headers["content-length"]))
-        statuses.append(answer.status)
-    writer.close()
-    assert statuses == [200, 404, 200]
-
-
 async def test_requests_are_logged_except_those_of_frequent_routes(
     listener: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from sparq.daemon.options import LoggingOptions
 from sparq.daemon.reload import new_value, read_again, take
-from sparq.options.declare import flags_of, option
+from sparq.options.declare import option
 from sparq.options.mistakes import Mistake
 
 pytestmark = pytest.mark.usefixtures("log_levels_are_restored")
@@ -41,23 +41,6 @@ def test_only_live_options_are_applied(caplog: pytest.LogCaptureFixture) -> None
     ] == logged(caplog)
 
 
-def test_an_option_that_could_not_be_applied_keeps_its_value(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A live option that the caller could not apply keeps its old value, with a warning."""
-    assert Options() == take(Options(), Options(("a:1",)), ("log",))
-    assert [("WARNING", "SIGHUP: peers has changed: that needs a restart")] == logged(caplog)
-
-
-def test_a_sighup_without_changes_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """SIGHUP without changes is logged, too, because the operator expects a reaction."""
-    logging.getLogger().setLevel(logging.INFO)
-    options = Options()
-
-    assert options == take(options, Options(), ("log",))
-    assert [("INFO", "SIGHUP: no option has changed")] == logged(caplog)
-
-
 def test_a_change_of_the_log_level_is_always_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -87,16 +70,6 @@ def test_a_file_that_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFix
     assert Options() == read_again(Options)
     with pytest.raises(ZeroDivisionError):
         read_again(lambda: 1 // 0)
-
-
-def test_values_are_shown_as_help_shows_them() -> None:
-    """Values are logged with quotes around texts and commas in lists; an empty one as nothing."""
-    flags = {flag.key: flag for flag in flags_of(Options)}
-
-    assert '"a:1", "b:2"' == flags["peers"].shown(("a:1", "b:2"))
-    assert "1" == flags["size"].shown(flags["size"].value(Options()))
-    assert '"info"' == flags["log_level"].shown(20)
-    assert ["", ""] == [flags[name].shown(flags[name].default) for name in ("peers", "log_prefix")]
 
 
 def test_a_value_over_http_is_a_level_or_a_list_of_texts() -> None:

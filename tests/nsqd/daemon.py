@@ -13,12 +13,12 @@ from sparq.daemon.http import Site
 from sparq.nsqd import tls
 from sparq.nsqd.lookup_peers import LookupPeers
 from sparq.nsqd.main import Listeners, listen
+from sparq.nsqd.open_files import CachingDisk
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
 from sparq.nsqd.serving import open_broker
 from sparq.nsqd.site import start_http
-from sparq.nsqd.timings import MeasuredDisk
 from sparq.protocol.commands import fin, identify, rdy
 from tests.support.open_files import files_closed_below
 from tests.support.options import changed
@@ -91,7 +91,7 @@ async def start(folder: Path, **changes: Any) -> Daemon:
     options = changed(NsqdOptions(), **{**own, **changes})
     certificates = tls.build(options)
     listeners = listen(options, has_tls=certificates is not None)
-    nsqd = Nsqd(options, open_broker(options, MeasuredDisk(), folder), asyncio.get_running_loop())
+    nsqd = Nsqd(options, open_broker(options, CachingDisk(), folder), asyncio.get_running_loop())
     nsqd.clients.tls = certificates
     nsqd.tcp_port, nsqd.http_port, nsqd.https_port = (
         -1 if listener is None else listener.port for listener in listeners

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import itertools
 import json
 import struct
 import threading
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from sparq.log.disk import DiskError, RealDisk, RealFile
 from sparq.nsqd import http
-from sparq.nsqd.http import NsqdEndpoints, lines_of
+from sparq.nsqd.http import lines_of
 from sparq.protocol.commands import identify, sub
 from sparq.protocol.errors import RemoteError
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
@@ -132,16 +131,6 @@ async def test_limits_hold_for_chunked_bodies(nsqd: Daemon) -> None:
     assert (huge[0], huge[2]) == (413, b'{"message":"BODY_TOO_BIG"}')
 
 
-@pytest.mark.behaviour("TestHTTPmpub", "TestHTTPmpubEmpty")
-async def test_lines_are_published(nsqd: Daemon) -> None:
-    """Each line is one message; empty lines are skipped, a carriage return is part of it."""
-    assert await nsqd.post("/mpub?topic=t", b"\na\n\nb\r\n" + b"x" * 100 + b"\n\n") == b"OK"
-
-    consumer = await Consumer.identified(nsqd, sub("t", "c"))
-    assert await consumer.messages(3) == [b"a", b"b\r", b"x" * 100]
-    await consumer.close()
-
-
 @pytest.mark.parametrize("body", [b"", b"\n\n"])
 async def test_a_body_without_messages_creates_the_topic(nsqd: Daemon, body: bytes) -> None:
     """A body without messages gets OK and creates the topic, as with NSQ."""
@@ -159,29 +148,6 @@ async def test_binary_bodies_are_published(nsqd: Daemon, binary: str) -> None:
 
     consumer = await Consumer.identified(nsqd, sub("t", "c"))
     assert await consumer.messages(2) == bodies
-    await consumer.close()
-
-
-async def test_binary_false_means_lines(nsqd: Daemon) -> None:
-    """`binary=false` and `binary=0` mean one message per line."""
-    assert await nsqd.post("/mpub?topic=t&binary=false", b"a\nb") == b"OK"
-    assert await nsqd.post("/mpub?topic=t&binary=0", b"a\nb") == b"OK"
-    assert (await nsqd.topic("t"))["depth"] == 4
-
-
-@pytest.mark.behaviour("TestHTTPpubDefer")
-@pytest.mark.parametrize("target", ["/pub?topic=t&defer=100", "/mpub?topic=t&defer=100"])
-async def test_a_deferred_publish_waits(nsqd: Daemon, target: str) -> None:
-    """A message with `defer` counts as deferred and is not delivered before it is due."""
-    await nsqd.post("/topic/create?topic=t")
-    await nsqd.post("/channel/create?topic=t&channel=c")
-    began = time.monotonic()
-    await nsqd.post(target, b"later")
-    assert (await nsqd.channel("t", "c"))["deferred_count"] == 1
-
-    consumer = await Consumer.identified(nsqd, sub("t", "c"))
-    assert await consumer.messages(1) == [b"later"]
-    assert time.monotonic() - began >= 0.1
     await consumer.close()
 
 
@@ -298,26 +264,6 @@ async def test_invalid_changes_get_nsqs_codes(
     assert await nsqd.ask("POST", target) == (status, b'{"message":"%s"}' % message.encode())
 
 
-@pytest.mark.behaviour("TestPauseMetadata")
-async def test_changes_survive_a_restart(tmp_path: Path) -> None:
-    """Channels, pauses and emptied channels survive an orderly restart."""
-    first = await start(tmp_path)
-    await first.post("/topic/create?topic=t")
-    await first.post("/channel/create?topic=t&channel=c")
-    await first.post("/channel/pause?topic=t&channel=c")
-    await first.post("/mpub?topic=t", b"a\nb\nc")
-    await first.post("/channel/empty?topic=t&channel=c")
-    await first.post("/mpub?topic=t", b"d\ne")
-    await first.post("/topic/pause?topic=t")
-    await stop(first)
-
-    second = await start(tmp_path)
-    topic = await second.topic("t")
-    (channel,) = topic["channels"]
-    assert (topic["paused"], channel["paused"], channel["depth"]) == (True, True, 2)
-    await stop(second)
-
-
 async def test_a_clients_connection_is_closed(nsqd: Daemon) -> None:
     """The client is disconnected; its message in flight is redelivered after its timeout."""
     await nsqd.post("/topic/create?topic=t")
@@ -337,23 +283,6 @@ async def test_a_clients_connection_is_closed(nsqd: Daemon) -> None:
     again = await Consumer.identified(nsqd, sub("t", "c"))
     assert await again.messages(1) == [b"x"]
     await again.close()
-
-
-async def test_closing_a_connection_is_audited(tmp_path: Path) -> None:
-    """The entry of the audit file has the client's address, also if there was no such client."""
-    nsqd = await start(tmp_path, audit_file=str(tmp_path / "audit"))
-    consumer = await Consumer.identified(nsqd, sub("t", "c"))
-    (client,) = (await nsqd.channel("t", "c"))["clients"]
-    for address in (client["remote_address"], "127.0.0.1:1"):
-        await nsqd.ask("POST", f"/client/close?client={address}")
-    await consumer.close()
-    await stop(nsqd)
-
-    entries = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
-    assert [(one["action"], one["outcome"], one["arguments"]) for one in entries] == [
-        ("POST /client/close", "done", {"client": client["remote_address"]}),
-        ("POST /client/close", "failed", {"client": "127.0.0.1:1"}),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -376,38 +305,6 @@ async def test_an_unknown_client_is_not_closed(
 def test_the_vectorised_split_matches_the_plain_one(body: bytes) -> None:
     """The vectorised split returns the same lines as the plain one, without empty ones."""
     assert list(map(bytes, lines_of(body))) == [line for line in body.split(b"\n") if line]
-
-
-@pytest.mark.behaviour("TestHTTPerrors")
-@pytest.mark.parametrize(
-    ("method", "target", "status", "answer"),
-    [
-        ("POST", "/stats", 405, b'{"message":"METHOD_NOT_ALLOWED"}'),
-        ("GET", "/not_found", 404, b'{"message":"NOT_FOUND"}'),
-        ("GET", "/", 404, b'{"message":"NOT_FOUND"}'),
-        ("DELETE", "/topic/delete?topic=t", 405, b'{"message":"METHOD_NOT_ALLOWED"}'),
-    ],
-)
-async def test_unknown_routes_get_nsqs_answer(
-    nsqd: Daemon, method: str, target: str, status: int, answer: bytes
-) -> None:
-    """A wrong method gets 405, an unknown path 404, with NSQ's exact JSON."""
-    found, headers, body = await nsqd.raw(f"{method} {target} HTTP/1.1", b"\r\n")
-
-    assert (found, body) == (status, answer)
-    assert headers["x-nsq-content-type"] == "nsq; version=1.0"
-    assert headers["content-type"] == "application/json; charset=utf-8"
-
-
-async def test_other_methods_are_refused(nsqd: Daemon) -> None:
-    """Each route refuses other methods with 405; the Allow header lists the right ones."""
-    routes = NsqdEndpoints(nsqd.nsqd, nsqd.reloader).routes()
-    for path, group in itertools.groupby(routes, lambda route: route.path):
-        methods = {route.method for route in group}
-        wrong = next(method for method in ("GET", "POST", "PUT") if method not in methods)
-        status, headers, body = await nsqd.raw(f"{wrong} {path} HTTP/1.1", b"\r\n")
-        assert (status, body) == (405, b'{"message":"METHOD_NOT_ALLOWED"}')
-        assert headers["allow"] == ", ".join(sorted({*methods, "OPTIONS"}))
 
 
 REASON = "input/output error"

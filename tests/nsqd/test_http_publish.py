@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,13 +159,6 @@ def test_other_forms_of_a_publish_are_accepted(server: NsqdServer, request_: byt
     assert depth(server, "odd") == before + 1
 
 
-def test_a_body_of_line_ends_creates_the_topic(server: NsqdServer) -> None:
-    """A body of line ends stores no message, but creates the topic, as with NSQ."""
-    with raw_client(server) as client:
-        assert client.ask(post("/mpub?topic=bare", b"\n\n"))[::2] == (OK, b"OK")
-    assert depth(server, "bare") == 0
-
-
 def test_a_deferred_publish_waits(server: NsqdServer) -> None:
     """A publish with `defer` counts as deferred in the channel."""
     server.post("/topic/create?topic=later")
@@ -215,14 +207,6 @@ def test_a_stop_ends_idle_connections(tmp_path: Path) -> None:
         assert client.ask(post("/pub?topic=t", b"x"))[0] == OK
         assert server.terminate() == 0
         assert client.stream.read() == b""
-
-
-def test_a_required_token_disables_the_fast_path(tmp_path: Path) -> None:
-    """With --http-token, a publish without a token gets 401, not the fast path."""
-    (tmp_path / "token").write_text("a-token-of-one-word\n")
-    token = f"--http-token=@{tmp_path}/token"
-    with spawn_nsqd(tmp_path, token) as server, raw_client(server) as client:
-        assert re.match(rb"HTTP/1.1 401 ", client.ask(post("/pub?topic=t", b"x"))[0])
 
 
 def test_blank_lines_between_requests_are_ignored(server: NsqdServer) -> None:

@@ -275,21 +275,6 @@ async def test_the_log_is_listed_from_a_position_and_followed(nsqd: Daemon) -> N
     assert bodies(await get(nsqd, "/topic/messages", topic="t", after=rest["next"])) == ["new"]
 
 
-async def test_messages_of_a_paused_topic_are_only_in_its_log(nsqd: Daemon) -> None:
-    """A message published during the pause is in the log as waiting, not in the channel's list."""
-    await channel(nsqd, b"a")
-    await nsqd.post("/topic/pause?topic=t")
-    await nsqd.post("/pub?topic=t", b"b")
-    log = await get(nsqd, "/topic/messages", topic="t", channel="c")
-    page = await get(nsqd, "/channel/messages", topic="t", channel="c")
-
-    assert [(m["body"], m["state"]) for m in log["messages"]] == [
-        ("a", "waiting"),
-        ("b", "waiting"),
-    ]
-    assert (bodies(page), page["total"]) == (["a"], 1)
-
-
 async def test_deleted_messages_are_reported(tmp_path: Path) -> None:
     """A deleted id gets 404 with the log's first index; an old `from` gets `older_are_gone`."""
     nsqd = await start(tmp_path, max_bytes_per_file=4096, retention_bytes=8192)
@@ -442,17 +427,6 @@ async def test_another_nodes_message_is_not_found(nsqd: Daemon) -> None:
     assert (status, message.partition(":")[0]) == (404, "MESSAGE_NOT_FOUND")
     status, message = await refusal(nsqd, "GET", "/message", topic="empty", id="f" * 16)
     assert (status, message) == (404, "TOPIC_NOT_FOUND")
-
-
-async def test_showing_messages_requires_the_token(tmp_path: Path) -> None:
-    """With --http-token, routes that show messages get 401; /topic/times needs no token."""
-    nsqd = await start(tmp_path, http_token="secret")
-    for path in GETS[:4]:
-        status, _ = await nsqd.ask("GET", f"{path}?topic=t")
-        assert status == 401
-    status, _ = await nsqd.ask("GET", "/topic/times?topic=t")
-    assert status == 404
-    await stop(nsqd)
 
 
 async def test_inspection_during_a_stop_is_refused(nsqd: Daemon) -> None:

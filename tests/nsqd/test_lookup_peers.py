@@ -217,14 +217,6 @@ async def test_nsqd_starts_without_its_nsqlookupd(caplog: pytest.LogCaptureFixtu
         await late.stop()
 
 
-async def test_a_name_that_cannot_be_resolved_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """nsqd warns, retries, and creates topics without waiting for this nsqlookupd."""
-    async with FakeNsqd("lookupd..example:4160") as nsqd:
-        nsqd.create("t")
-        await until(lambda: nsqd.broker.known == [("t", [])])
-    assert "LOOKUPD(lookupd..example:4160): " in caplog.text
-
-
 async def test_an_idle_nsqd_sends_pings(
     two_lookupds: list[Nsqlookupd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,15 +258,6 @@ async def test_a_new_channel_causes_no_lookup(two_lookupds: list[Nsqlookupd]) ->
         nsqd.delete("t", "c")
         await until(lambda: registered(two_lookupds[0]) == ["t*", "t:c"])
         assert nsqd.broker.known == [("t", [])]
-
-
-async def test_without_nsqlookupds_changes_are_not_kept() -> None:
-    """Without nsqlookupds, changes do not accumulate in memory, and no lookup is made."""
-    async with FakeNsqd() as nsqd:
-        nsqd.create("t", "c")
-
-        assert not nsqd.broker.changes
-        assert nsqd.broker.known == []
 
 
 class ScriptedLookupd:

@@ -102,32 +102,6 @@ async def test_messages_are_copied(nsqd: Daemon) -> None:
     assert (await nsqd.channel("t", "c"))["depth"] == 4
 
 
-async def test_a_large_selection_is_copied_in_parts(tmp_path: Path) -> None:
-    """12 MB, more than is held in memory at a time, are all copied."""
-    nsqd = await start(tmp_path)
-    await channel(nsqd)
-    for number in range(12):
-        await nsqd.post("/pub?topic=t", b"%02d" % number + b"x" * 1_000_000)
-    chosen = [
-        message["id"]
-        for message in (await get(nsqd, "/topic/messages", topic="t", bodies="false"))["messages"]
-    ]
-    assert (await act(nsqd, "copy", chosen, to="u"))["done"] == chosen
-    assert (await nsqd.topic("u"))["message_count"] == 12
-    await stop(nsqd)
-
-
-async def test_a_refused_copy_has_the_reason(tmp_path: Path) -> None:
-    """A refused copy is answered with the reason, here the limit on topics."""
-    nsqd = await start(tmp_path, max_topics=1)
-    await channel(nsqd, b"a")
-    chosen = await ids(nsqd)
-    answer = await act(nsqd, "copy", chosen, to="u")
-    assert (answer["done"], answer["refused"][0]["id"]) == ([], chosen[0])
-    assert "1 topics" in answer["refused"][0]["why"]
-    await stop(nsqd)
-
-
 async def test_actions_on_a_range_readers_channel_are_refused(nsqd: Daemon) -> None:
     """Only the reader moves the channel: requeue, finish and cancel get 400."""
     await channel(nsqd, b"a")

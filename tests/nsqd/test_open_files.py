@@ -13,10 +13,13 @@ from pathlib import Path
 import pytest
 
 from sparq.log.disk import DiskError, RealFile
-from sparq.log.log import Log, LogOptions
-from sparq.nsqd.open_files import CachedFile, CachedFileSystem, CachingDisk
-from sparq.protocol.frames import BodySlices
-from sparq.protocol.instant import Instant
+from sparq.nsqd.open_files import (
+    SYNCS,
+    CachedFile,
+    CachedFileSystem,
+    CachingDisk,
+    DurationCounts,
+)
 
 
 def open_count() -> int:
@@ -64,10 +67,10 @@ def test_open_files_stay_within_the_limit(tmp_path: Path) -> None:
         file.truncate(1)
         file.reserve(2)
     assert [2] * 20 == [file.size() for file in files]
-    assert 3 == disk.files.count == open_count() - before
+    assert 3 == len(disk.files._by_use) == open_count() - before
     for file in files:
         file.close()
-    assert 0 == disk.files.count == open_count() - before
+    assert 0 == len(disk.files._by_use) == open_count() - before
 
 
 def test_recently_used_files_stay_open(tmp_path: Path) -> None:
@@ -85,7 +88,7 @@ def test_recently_used_files_stay_open(tmp_path: Path) -> None:
         other.sync()
 
     assert busy.opened is opened
-    assert 2 == disk.files.count
+    assert 2 == len(disk.files._by_use)
 
 
 def test_synced_files_are_closed_before_unsynced_ones(tmp_path: Path) -> None:
@@ -195,7 +198,7 @@ def use_files_with_two_descriptors(folder: Path) -> None:
     disk.sync_directory(str(folder))
 
     assert ["0", "1", "2", "3"] == disk.listdir(str(folder))
-    assert 2 >= disk.files.count
+    assert 2 >= len(disk.files._by_use)
 
 
 def test_without_files_to_close_the_systems_error_is_raised(tmp_path: Path) -> None:
@@ -240,28 +243,7 @@ def test_threads_share_few_files(tmp_path: Path) -> None:
 
     assert [] == wrong
     assert [600] * 6 == [file.size() for file in files]
-    assert 2 == disk.files.count
-
-
-def test_many_logs_share_few_files(tmp_path: Path) -> None:
-    """Ten logs with three open files store all messages and find them after a restart."""
-    disk = CachingDisk(3)
-    now = Instant(1_790_000_000_000_000_000, 1)
-    options = LogOptions(max_bytes_per_file=16_000)
-    folders = [f"{tmp_path}/{number}" for number in range(10)]
-    logs = [Log.open(disk, folder, node_id=1, options=options, now=now) for folder in folders]
-    for _ in range(20):
-        for log in logs:
-            commit = log.begin([BodySlices.of([b"x" * 900])], now, None, sync=True)
-            commit.run()
-            log.finish(commit)
-            assert commit.error is None
-    for log in logs:
-        log.close()
-    assert 0 == disk.files.count
-
-    again = [Log.open(disk, folder, node_id=1, options=options, now=now) for folder in folders]
-    assert [20] * 10 == [log.end_ordinal for log in again]
+    assert 2 == len(disk.files._by_use)
 
 
 def test_files_closed_before_a_file_system_sync_are_not_synced(
@@ -328,3 +310,37 @@ def test_after_a_failed_sync_of_the_file_system_each_file_is_synced(
 
     assert {os.stat(file.path).st_ino for file in files} == set(synced)
     assert 4 == len(synced)
+
+
+def test_a_duration_is_counted_up_to_its_bound() -> None:
+    """A bound belongs to its bucket; the last count is for durations above all bounds."""
+    counts = DurationCounts("a_seconds", "Help")
+    for seconds in (0.0, 0.0001, 0.00011, 5.0, 5.1, 100.0):
+        counts.observe(seconds)
+
+    assert [2, 1] == counts.counts[:2]
+    assert [1, 2] == counts.counts[-2:]
+    assert len(counts.bounds) + 1 == len(counts.counts)
+    assert 6 == sum(counts.counts)
+    assert 110.10021 == pytest.approx(counts.total)
+
+
+def test_syncs_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sync is counted, even one that fails, because it may take the longest."""
+    before = sum(SYNCS.counts)
+    disk = CachingDisk()
+    file = disk.create(str(tmp_path / "file"))
+    file.append([b"x"], 0)
+    file.sync()
+    assert 1 == sum(SYNCS.counts) - before
+
+    def refuse(self: RealFile) -> None:
+        raise DiskError("sync", self.path, 5)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFile, "sync", refuse)
+        file.append([b"y"], 1)
+        with pytest.raises(DiskError):
+            file.sync()
+    assert 2 == sum(SYNCS.counts) - before
+    file.close()

@@ -64,36 +64,6 @@ def test_a_percentile_is_a_number_in_range(value: float) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"max_deflate_level": 1},
-        {"max_deflate_level": 9},
-        {"id": 0},
-        {"id": 1023},
-        {"auth_http_request_method": "post"},
-        {"e2e_processing_latency_percentiles": (1.0, 0.5, 1e-9)},
-    ],
-)
-def test_values_at_nsqs_bounds_are_accepted(changes: dict[str, Any]) -> None:
-    """Values at the bounds of NSQ's ranges are accepted."""
-    assert check(changed(NsqdOptions(), **changes), lambda _options: None) is None
-
-
-def test_with_certificates_tls_may_be_required() -> None:
-    """`check` returns what `build` has made of these options."""
-    options = changed(NsqdOptions(), tls_required="true", tls_client_auth_policy="require-verify")
-    seen = []
-
-    def build(given: NsqdOptions) -> object:
-        seen.append(given)
-        return TLS
-
-    assert check(options, build) is TLS
-    assert seen == [options]
-
-
 def test_options_are_checked_in_nsqs_order() -> None:
     """Options are checked in NSQ's order: fixing one error reveals the next one."""
     wrong: dict[str, Any] = {

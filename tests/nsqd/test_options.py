@@ -1,6 +1,5 @@
 """nsqd's flags have NSQ's names and defaults, except for documented differences."""
 
-import re
 import socket
 from pathlib import Path
 
@@ -138,51 +137,6 @@ def test_a_policy_for_certificates_requires_tls(policy: str) -> None:
     assert options(f"-tls-client-auth-policy={policy}").tls.required == "true"
     also_http = options(f"-tls-client-auth-policy={policy}", "-tls-required=tcp-https")
     assert also_http.tls.required == "tcp-https"
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ('log_level = "foo"', "failed parsing log_level foo"),
-        ('tls_min_version = "foo"', "failed parsing tls_min_version foo"),
-        ('tls_required = "foo"', "failed parsing tls_required foo"),
-        ('msg_timeout = "60"', "ERROR: Resolve failed to coerce value 60 for option msg_timeout"),
-        ("snappy = 1", "ERROR: Resolve failed to coerce value 1 for option snappy"),
-        ('id = "x"', "ERROR: Resolve failed to coerce value x for option id"),
-        ("id = 1\nid = 2", "failed to load config file "),
-    ],
-)
-def test_an_invalid_file_exits_with_1(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, reason: str
-) -> None:
-    """nsqd prints one FATAL line with the reason, without the usage text."""
-    (tmp_path / "nsqd.toml").write_text(line)
-    with pytest.raises(SystemExit) as end:
-        options("-config", f"{tmp_path}/nsqd.toml")
-
-    assert end.value.code == 1
-    text = capsys.readouterr().err
-    assert re.match(r"\[nsqd\] [0-9/]{10} [0-9:]{8}\.[0-9]{6} FATAL: " + re.escape(reason), text)
-    assert text.count("\n") == 1
-
-
-def test_values_of_other_types_are_converted(tmp_path: Path) -> None:
-    """Bare integers are milliseconds, texts with commas are lists, booleans may be texts."""
-    config = tmp_path / "nsqd.toml"
-    config.write_text(
-        'statsd_interval = 1500\nhttp_client_request_timeout = "2m0.5s"\nsnappy = "f"\n'
-        'auth_http_addresses = "a:1,b:2"\ntls_required = true\n'
-        'enable_experiment = ["topology-aware-consumption"]\n'
-        'e2e_processing_latency_percentiles = "0.5,0.99"\n'
-    )
-    taken = options(f"-config={config}")
-
-    assert taken.statsd.interval_ns == 1_500_000_000
-    assert taken.http_client.request_timeout_ns == 120_500_000_000
-    assert taken.auth.http_addresses == ("a:1", "b:2")
-    assert taken.enable_experiment == ("topology-aware-consumption",)
-    assert (taken.tls.required, taken.broker.limits.snappy) == ("true", False)
-    assert taken.broker.e2e_percentiles == (0.99, 0.5)
 
 
 def test_default_node_ids_differ_on_one_host(tmp_path: Path) -> None:

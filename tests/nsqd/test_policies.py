@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from sparq.nsqd.policy_document import BYTES_MAX
 from tests.nsqd.daemon import Daemon, start, stop
-from tests.nsqd.test_policy_document import ENTRIES, FLAGS, REFUSED, TOML, document
-from tests.scenarios.starting.test_failures import last_words
+from tests.nsqd.test_policy_document import ENTRIES, FLAGS, TOML, document
 from tests.support.servers import spawn_nsqd
 from tests.support.waiting import wait_for
 
@@ -32,18 +30,6 @@ async def get_policies(nsqd: Daemon, query: str = "") -> Any:
     status, answer = await nsqd.ask("GET", PATH + query)
     assert 200 == status
     return json.loads(answer)
-
-
-@pytest.mark.parametrize(("text", "why"), REFUSED)
-async def test_an_invalid_document_is_refused(nsqd: Daemon, text: bytes, why: str) -> None:
-    """The error has the policy, the key and the remedy; the old policies stay in effect."""
-    assert 200 == (await put(nsqd, document({"topic": "kept", "max_channels": 9})))[0]
-
-    status, answer = await put(nsqd, text)
-    assert 400 == status
-    assert answer["message"].startswith("INVALID_POLICIES: ")
-    assert why in answer["message"]
-    assert [{"topic": "kept", "max_channels": 9}] == (await get_policies(nsqd))["policies"]
 
 
 async def test_policies_are_set_shown_and_dropped(nsqd: Daemon) -> None:
@@ -112,12 +98,6 @@ async def test_settings_of_a_topic_and_channel_have_their_source(tmp_path: Path)
     await stop(nsqd)
 
 
-async def test_a_too_large_document_is_refused(nsqd: Daemon) -> None:
-    """A document above BYTES_MAX gets 413 BODY_TOO_BIG."""
-    status, answer = await put(nsqd, b" " * (BYTES_MAX + 1))
-    assert (413, "BODY_TOO_BIG") == (status, answer["message"])
-
-
 async def test_policies_that_cannot_be_written_change_nothing(
     nsqd: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,51 +108,6 @@ async def test_policies_that_cannot_be_written_change_nothing(
     assert 500 == status
     assert answer["message"].startswith("INTERNAL_ERROR: ")
     assert [] == (await get_policies(nsqd))["policies"]
-
-
-async def test_metrics_count_policies_by_source(tmp_path: Path) -> None:
-    """`nsqd_policies` is the number of policies in effect, by source."""
-    file = tmp_path / "policies.toml"
-    file.write_bytes(TOML)
-    (tmp_path / "data").mkdir()
-    nsqd = await start(tmp_path / "data", policies=str(file))
-    assert 200 == (await put(nsqd, document({"topic": "a", "max_channels": 1})))[0]
-
-    _, text = await nsqd.ask("GET", "/metrics")
-    assert b'nsqd_policies{source="configured"} 2\n' in text
-    assert b'nsqd_policies{source="run_time"} 1\n' in text
-    await stop(nsqd)
-
-
-async def test_metrics_count_limited_messages(nsqd: Daemon) -> None:
-    """Refused and delayed publishes and dropped and expired messages are counted."""
-    for topic in ("small", "ring", "quick", "aged"):
-        await nsqd.post(f"/topic/create?topic={topic}")
-    await nsqd.post("/channel/create?topic=ring&channel=c")
-    chosen = document(
-        {"topic": "small", "max_topic_messages": 2},
-        {"topic": "ring", "max_topic_messages": 2, "drop_oldest": True},
-        {"topic": "quick", "max_publish_rate": 5},
-        {"topic": "aged", "message_ttl": "1ms"},
-    )
-    assert 200 == (await put(nsqd, chosen))[0]
-    answers = [
-        await nsqd.ask("POST", f"/pub?topic={t}", b"x") for t in ["small"] * 3 + ["ring"] * 5
-    ]
-    assert [200, 200, 503, *[200] * 5] == [status for status, _ in answers]
-    await nsqd.post("/mpub?topic=quick", b"1\n2\n3\n4\n5\n6")
-    await nsqd.post("/pub?topic=quick", b"x")
-
-    _, text = await nsqd.ask("GET", "/metrics")
-    for line in (
-        b'nsqd_topic_refused_total{topic="small"} 1',
-        b'nsqd_topic_refused_total{topic="ring"} 0',
-        b'nsqd_topic_given_up_total{topic="ring"} 0',
-        b'nsqd_channel_voided_total{topic="ring",channel="c"} 3',
-        b'nsqd_topic_held_total{topic="quick"} 1',
-        b'nsqd_channel_expired_total{topic="ring",channel="c"} 0',
-    ):
-        assert line + b"\n" in text
 
 
 async def test_a_put_during_a_stop_is_refused(nsqd: Daemon) -> None:
@@ -213,14 +148,3 @@ def test_sighup_reads_the_policy_file_again(tmp_path: Path) -> None:
         why = f"SIGHUP: keeping the old policies: {file}: policy 1 has no settings"
         wait_for(lambda: why in server.log_text)
         assert 503 == server.request("POST", "/pub?topic=u", b"x")[0]
-
-
-def test_an_unusable_policy_file_prevents_the_start(tmp_path: Path) -> None:
-    """nsqd does not start; its error has the file and the reason."""
-    file = tmp_path / "mine.toml"
-    file.write_text("[[policies]]\ntopic = 1\n")
-    here = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
-    assert last_words(*here, f"--policies={file}", folder=tmp_path) == (
-        f"failed to load policies - {file}: policy 1: topic must be a name, or a pattern with"
-        " * and ?"
-    )

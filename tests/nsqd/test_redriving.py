@@ -124,27 +124,6 @@ def test_each_failed_message_is_redriven_exactly_once(nsqd: NsqdServer) -> None:
     assert line_of in metrics.decode()
 
 
-def test_lost_connections_make_a_dead_letter(tmp_path: Path) -> None:
-    """A message is a dead letter after three lost connections, despite --max-attempts=50."""
-    with spawn_nsqd(tmp_path, "--max-attempts=50", "--msg-timeout=500ms") as nsqd:
-        nsqd.request("POST", "/topic/create?topic=t")
-        nsqd.request("POST", "/channel/create?topic=t&channel=c")
-        nsqd.request("POST", "/pub?topic=t", b"killer")
-        for attempts in range(1, 4):
-            with V2Client(nsqd) as client:
-                assert client.ask(sub("t", "c")) == OK
-                client.send(rdy(1))
-                (message,) = client.messages(1)
-                assert message.attempts == attempts
-        with V2Client(nsqd) as client:
-            assert client.ask(sub("t", "c")) == OK
-            client.send(rdy(1))
-            wait_for(lambda: nsqd.channel("t", "c")["dead_letter_count"] == 1)
-            assert client.messages_within(0.1) == []
-        (letter,) = all_dead_letters(nsqd)
-        assert (letter["body"], letter["letter"]["reason"]) == ("killer", "connection lost")
-
-
 def make_dead_letters(nsqd: NsqdServer, *bodies: bytes, channel: str = "c") -> list[str]:
     """Publish messages to `t` and make them dead letters; return the ids of the dead letters."""
     nsqd.request("POST", "/topic/create?topic=t.dead")

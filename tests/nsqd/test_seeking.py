@@ -156,12 +156,3 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
         target_of(f"time:{text}", NOW)
     except HttpError as error:
         assert error.code.startswith("INVALID_ARG_TO: ")
-
-
-async def test_an_invalid_position_gets_400(nsqd: Daemon) -> None:
-    """Over HTTP a malformed or missing `to` gets 400 with the accepted forms."""
-    await nsqd.post("/topic/create?topic=t")
-    await nsqd.post("/channel/create?topic=t&channel=c")
-    for query, code in (("&to=middle", "INVALID_ARG_TO"), ("", "MISSING_ARG_TO")):
-        status, body = await nsqd.ask("POST", f"/channel/seek?topic=t&channel=c{query}")
-        assert (status, json.loads(body)) == (400, {"message": f"{code}: use {FORMS}"})

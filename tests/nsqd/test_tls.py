@@ -134,17 +134,6 @@ async def test_old_versions_are_accepted_with_the_flag(
     assert "TLS1.1" == (await facts_of_handshake(loose, context))["version"]
 
 
-async def test_the_newest_version_may_be_required(run: Starter, certificates: Certificates) -> None:
-    """--tls-min-version=tls1.3 refuses TLS 1.2."""
-    daemon = await run(tls_min_version="tls1.3")
-
-    await check_refused(daemon, certificates.client(version=VERSIONS[0]))
-    assert (
-        "TLS1.3"
-        == (await facts_of_handshake(daemon, certificates.client(version=VERSIONS[1])))["version"]
-    )
-
-
 @pytest.mark.behaviour("TestTLSRequired", "unix.TestTLSRequired")
 @pytest.mark.parametrize("required", ["true", "tcp-https"])
 async def test_tls_can_be_required(run: Starter, certificates: Certificates, required: str) -> None:
@@ -286,18 +275,6 @@ async def test_require_verify_accepts_only_signed_certificates(
     assert "joe" == facts["common_name"]
 
 
-async def test_an_unknown_policy_needs_no_client_certificate(
-    run: Starter, certificates: Certificates
-) -> None:
-    """As with NSQ, an unknown policy needs no client certificate, but still requires TLS."""
-    daemon = await run(tls_client_auth_policy="hubba")
-
-    await facts_of_handshake(daemon, certificates.client())
-    async with connected(daemon) as client:
-        client.send(b"NOP\n")
-        assert b"E_INVALID cannot NOP in current state (TLS required)" == await client.error()
-
-
 async def test_without_a_certificate_tls_is_not_offered(tmp_path: Path) -> None:
     """The reply to IDENTIFY has `tls_v1: false`, and the client continues without TLS."""
     daemon = await start(tmp_path)
@@ -396,11 +373,6 @@ def test_unusable_files_are_named_in_the_error(certificates: Certificates, bad: 
     }
     with pytest.raises(StartError, match=f"^failed to build TLS config - .*{text}"):
         tls.build(changed(NsqdOptions(), **certificates.options(**files)))
-
-
-def test_without_certificate_options_there_is_no_tls() -> None:
-    """Without certificate options no TLS context is built."""
-    assert tls.build(NsqdOptions()) is None
 
 
 # HTTP

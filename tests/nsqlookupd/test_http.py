@@ -13,7 +13,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.server import Nsqlookupd
 from tests.support.options import changed
-from tests.support.waiting import stays, until
 
 MILLISECOND = 1_000_000
 
@@ -145,39 +144,6 @@ async def test_registered_nsqds_are_found(lookup: Lookup) -> None:
     await b.leave()
 
 
-@pytest.mark.behaviour("nsqlookupd.TestBasicLookupd")
-async def test_an_nsqd_that_disconnects_is_not_listed(lookup: Lookup) -> None:
-    """After an nsqd disconnects, its topics and channels stay known, without producers."""
-    a = await Peer.connect(lookup, "a", "t c")
-    await a.leave()
-
-    async def is_gone() -> bool:
-        return bool(await lookup.get("/nodes") == {"producers": []})
-
-    await until(is_gone)
-    assert await lookup.get("/lookup?topic=t") == {"channels": ["c"], "producers": []}
-
-
-@pytest.mark.behaviour(
-    "nsqlookupd.TestCreateTopic",
-    "nsqlookupd.TestDeleteTopic",
-    "nsqlookupd.TestCreateChannel",
-    "nsqlookupd.TestDeleteChannel",
-)
-async def test_topics_and_channels_are_created_and_deleted(lookup: Lookup) -> None:
-    """Creating and deleting answer with an empty 200; deleting a topic deletes its channels."""
-    assert await lookup.ask("POST", "/topic/create?topic=t") == (200, b"")
-    assert await lookup.ask("POST", "/channel/create?topic=u&channel=c") == (200, b"")
-    assert await lookup.get("/topics") == {"topics": ["t", "u"]}
-    assert await lookup.ask("POST", "/channel/delete?topic=u&channel=c") == (200, b"")
-    assert await lookup.get("/channels?topic=u") == {"channels": []}
-    await lookup.ask("POST", "/channel/create?topic=u&channel=d")
-    assert await lookup.ask("POST", "/topic/delete?topic=u") == (200, b"")
-    assert await lookup.ask("POST", "/topic/delete?topic=u") == (200, b"")
-    assert await lookup.get("/topics") == {"topics": ["t"]}
-    assert await lookup.get("/channels?topic=u") == {"channels": []}
-
-
 @pytest.mark.behaviour(
     "nsqlookupd.TestCreateTopic",
     "nsqlookupd.TestDeleteTopic",
@@ -234,68 +200,6 @@ async def test_bad_requests_have_nsqs_codes(
 
     assert int(head.split()[1]) == status
     assert json.loads(body) == {"message": message}
-
-
-class TestExpiry:
-    """Expiry of tombstones and of inactive producers, with times short enough for a test."""
-
-    @pytest.fixture
-    def lookup_options(self) -> NsqlookupdOptions:
-        """Tombstones last 100 ms; producers are inactive after 400 ms."""
-        return options(
-            tombstone_lifetime=100 * MILLISECOND,
-            inactive_producer_timeout=400 * MILLISECOND,
-        )
-
-    @pytest.mark.behaviour("nsqlookupd.TestTombstoneRecover", "nsqlookupd.TestTombstonedNodes")
-    async def test_a_tombstone_hides_a_producer_until_it_expires(self, lookup: Lookup) -> None:
-        """A tombstoned producer is not in /lookup and marked in /nodes until it expires."""
-        a = await Peer.connect(lookup, "a", "t", "u")
-        assert await lookup.ask("POST", "/topic/tombstone?topic=t&node=a:4151") == (200, b"")
-        assert await lookup.ask("POST", "/topic/tombstone?topic=t&node=b:1") == (200, b"")
-
-        assert (await lookup.get("/lookup?topic=t"))["producers"] == []
-        assert len((await lookup.get("/lookup?topic=u"))["producers"]) == 1
-        assert (await lookup.get("/nodes"))["producers"][0]["tombstones"] == [True, False]
-        entry = (await lookup.get("/debug"))["topic:t:"][0]
-        assert entry["tombstoned"] is True
-        assert entry["tombstoned_at"] > 1_700_000_000_000_000_000
-
-        async def is_back() -> bool:
-            assert await a.send(b"PING\n") == b"OK"
-            return len((await lookup.get("/lookup?topic=t"))["producers"]) == 1
-
-        await until(is_back)
-        assert (await lookup.get("/nodes"))["producers"][0]["tombstones"] == [False, False]
-        await a.leave()
-
-    @pytest.mark.behaviour("nsqlookupd.TestTombstoneUnregister")
-    async def test_a_tombstone_ends_with_the_registration(self, lookup: Lookup) -> None:
-        """A topic unregistered during its tombstone is not listed after the tombstone's end."""
-        a = await Peer.connect(lookup, "a", "t")
-        await lookup.ask("POST", "/topic/tombstone?topic=t&node=a:4151")
-        assert await a.send(b"UNREGISTER t\n") == b"OK"
-
-        async def is_gone() -> bool:
-            return (await lookup.get("/lookup?topic=t"))["producers"] == []
-
-        await stays(is_gone, 0.15)  # longer than the tombstone lasts
-        await a.leave()
-
-    @pytest.mark.behaviour("nsqlookupd.TestInactiveNodes")
-    async def test_a_silent_nsqd_is_not_listed(self, lookup: Lookup) -> None:
-        """A silent nsqd is omitted from /nodes and /lookup until its next PING."""
-        a = await Peer.connect(lookup, "a", "t")
-        assert len((await lookup.get("/nodes"))["producers"]) == 1
-
-        async def is_gone() -> bool:
-            return bool(await lookup.get("/nodes") == {"producers": []})
-
-        await until(is_gone)
-        assert (await lookup.get("/lookup?topic=t"))["producers"] == []
-        await a.send(b"PING\n")
-        assert len((await lookup.get("/lookup?topic=t"))["producers"]) == 1
-        await a.leave()
 
 
 async def samples_of(lookup: Lookup) -> dict[tuple[str, ...], float]:

@@ -61,28 +61,6 @@ def answers_to(*commands: bytes) -> list[bytes]:
 FACTS_JSON = json.dumps(FACTS, separators=(",", ":")).encode()
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
-def test_commands_are_answered_in_any_pieces(size: int) -> None:
-    """IDENTIFY is answered with nsqlookupd's facts, other commands with OK, in any pieces."""
-    conversation = talk()
-    sent = b"  V1PING\n" + HELLO + b"REGISTER t\nREGISTER t c\r\n REGISTER u d \nPING\n"
-    sent += b"UNREGISTER u d\n"
-
-    answers = b"".join(conversation.feed(sent[at : at + size]) for at in range(0, 999, size))
-    assert split_answers(answers) == [b"OK", FACTS_JSON, *[b"OK"] * 5]
-    assert known(conversation) == [
-        "client::=1",
-        "topic:t:=1",
-        "topic:u:=1",
-        "channel:t:c=1",
-        "channel:u:d=0",
-    ]
-    assert split_answers(conversation.feed(b"UNREGISTER t\n")) == [b"OK"]
-    assert known(conversation)[1:] == ["topic:t:=0", "topic:u:=1", "channel:t:c=0", "channel:u:d=0"]
-    conversation.close()
-    assert known(conversation)[:3] == ["client::=0", "topic:t:=0", "topic:u:=0"]
-
-
 def test_a_ping_sets_last_update() -> None:
     """PING sets the producer's last_update; REGISTER does not."""
     conversation = talk()
@@ -272,72 +250,6 @@ def identify_answer(daemon: Nsqlookupd) -> bytes:
     return answer(json.dumps(facts, separators=(",", ":")).encode())
 
 
-async def all_answers(daemon: Nsqlookupd, sent: bytes) -> bytes:
-    """Send bytes; return all answers until nsqlookupd ends the connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", daemon.tcp_port)
-    writer.write(sent)
-    async with asyncio.timeout(SECONDS):
-        found = await reader.read()
-    writer.close()
-    return found
-
-
-@pytest.mark.behaviour("nsqlookupd.TestIOLoopReturnsClientErrWhenSendSucceeds")
-@pytest.mark.parametrize(("commands", "error"), MISTAKES)
-async def test_a_wrong_command_is_answered_and_ends_the_connection(
-    daemon: Nsqlookupd, caplog: pytest.LogCaptureFixture, commands: bytes, error: bytes
-) -> None:
-    """An error is answered exactly, logged, and ends the connection; PING after it is not run."""
-    before = b"".join(identify_answer(daemon) for _ in range(commands.startswith(HELLO)))
-
-    found = await all_answers(daemon, b"  V1" + commands + b"PING\n")
-
-    assert found == before + answer(error)
-    assert error.decode("utf-8", "replace") in caplog.text
-    assert daemon.registry.nodes(instant()) == []
-
-
-@pytest.mark.parametrize("magic", [b"  V2", b"  v1", b"GET ", b"\x00\x00\x00\x00"])
-async def test_another_protocol_is_refused(daemon: Nsqlookupd, magic: bytes) -> None:
-    """Magic bytes other than "  V1" are answered with E_BAD_PROTOCOL, and the connection ends."""
-    assert await all_answers(daemon, magic + b"PING\n") == answer(b"E_BAD_PROTOCOL")
-
-
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        (b"PING\n", b"OK"),
-        (b"PING ignored words\n", b"OK"),
-        (b" \tPING\r\n", b"OK"),
-        (HELLO + b"PING\n", b"OK"),
-        (HELLO + b"REGISTER t\n", b"OK"),
-        (HELLO + b"REGISTER t c\n", b"OK"),
-        (HELLO + b"REGISTER t c more\n", b"OK"),
-        (HELLO + b"REGISTER t#ephemeral c#ephemeral\r\n", b"OK"),
-        (HELLO + b"REGISTER t \n", b"OK"),
-        (HELLO + b"UNREGISTER t\n", b"OK"),
-        (HELLO + b"UNREGISTER t c\n", b"OK"),
-    ],
-)
-async def test_a_valid_command_leaves_the_connection_open(
-    daemon: Nsqlookupd, command: bytes, expected: bytes
-) -> None:
-    """After a valid command the connection stays open: the next PING is answered."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", daemon.tcp_port)
-    writer.write(b"  V1" + command)
-    wanted = identify_answer(daemon) * command.startswith(HELLO) + answer(expected)
-    async with asyncio.timeout(SECONDS):
-        assert await reader.readexactly(len(wanted)) == wanted
-        writer.write(b"PING\n")
-        assert await reader.readexactly(6) == answer(b"OK")
-    writer.close()
-
-
-async def test_a_line_that_is_too_long_ends_the_connection(daemon: Nsqlookupd) -> None:
-    """A line that is too long ends the connection without an answer, as in nsqd."""
-    assert await all_answers(daemon, b"  V1" + b"x" * LINE_BYTES_MAX) == b""
-
-
 @pytest.mark.behaviour("nsqlookupd.TestIOLoopReturnsClientErrWhenSendFails")
 async def test_the_error_of_a_peer_that_resets_is_logged(
     daemon: Nsqlookupd, caplog: pytest.LogCaptureFixture
@@ -352,7 +264,6 @@ async def test_the_error_of_a_peer_that_resets_is_logged(
 
     assert {r.levelno for r in caplog.records if "NONSENSE" in r.getMessage()} == {logging.ERROR}
     assert daemon.registry.nodes(instant()) == []
-    assert await all_answers(daemon, b"  V1BAD\n") == answer(b"E_INVALID invalid command BAD")
 
 
 async def test_an_error_is_read_before_the_end(daemon: Nsqlookupd) -> None:

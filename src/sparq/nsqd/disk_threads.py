@@ -23,7 +23,7 @@ from queue import SimpleQueue
 
 from sparq.broker.turn import TopicTask
 from sparq.log.task import Task, TaskKind
-from sparq.nsqd.timings import COMMITS
+from sparq.nsqd.open_files import COMMITS
 from sparq.options.units import SECOND
 from sparq.program.lifecycle import crash
 from sparq.protocol.instant import Instant
@@ -68,14 +68,42 @@ def instant() -> Instant:
     return Instant(time.time_ns(), time.monotonic_ns())
 
 
-class Worker:
-    """A thread that runs numbered tasks in order and reports each one when it is done."""
+def run_each(tasks: list[Task]) -> Iterator[list[Task]]:
+    """Run tasks one by one."""
+    for task in tasks:
+        task.run()
+        yield [task]
 
-    def __init__(self, name: str, report: Callable[[int, TopicTask], None]) -> None:
-        # Not `run_in_executor`: it would wake the loop once per task (rule 2), and `Committer`
-        # could not take all waiting tasks at once.
+
+def measured(run: RunTogether) -> RunTogether:
+    """Return `run` with a note of how long each group of commits took."""
+
+    def run_and_note(tasks: list[Task]) -> Iterator[list[Task]]:
+        began = time.perf_counter()
+        for ran in run(tasks):
+            ended = time.perf_counter()
+            COMMITS.observe(ended - began)
+            began = ended
+            yield ran
+
+    return run_and_note
+
+
+class Worker:
+    """A thread that runs numbered tasks, and reports each one when it is done.
+
+    It takes all that wait at a time, so that `run` may run them together. Not more: a task that
+    comes later would delay those that are here.
+    """
+
+    def __init__(
+        self, name: str, report: Callable[[int, TopicTask], None], run: RunTogether = run_each
+    ) -> None:
+        # Not `run_in_executor`: it would wake the loop once per task (rule 2), and one task at a
+        # time could not share a sync with others.
         self._queue: SimpleQueue[tuple[int, TopicTask] | None] = SimpleQueue()
         self._report = report
+        self._run = run
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -90,75 +118,21 @@ class Worker:
 
     def _work(self) -> None:
         try:
-            while (entry := self._queue.get()) is not None:
-                entry[1].task.run()
-                self._report(*entry)
+            ends = False
+            while not ends:
+                entries: dict[int, tuple[int, TopicTask]] = {}
+                while not ends and (not entries or not self._queue.empty()):
+                    entry = self._queue.get()
+                    if entry is None:
+                        ends = True
+                    else:
+                        entries[id(entry[1].task)] = entry
+                for ran in self._run([topic_task.task for _, topic_task in entries.values()]):
+                    for task in ran:
+                        self._report(*entries[id(task)])
         except Exception:
             # Whoever waits for the task, the stop included, would wait for ever.
             crash("an internal error in a disk thread ends nsqd")
-
-
-class Committer(Worker):
-    """The commit thread: commits that wait at the same time may share one sync."""
-
-    def __init__(
-        self, name: str, report: Callable[[int, TopicTask], None], run: RunTogether
-    ) -> None:
-        self._run = run
-        super().__init__(name, report)
-
-    def _work(self) -> None:
-        try:
-            while entries := self._waiting():
-                self._commit(entries)
-        except Exception:
-            crash("an internal error in the commit thread ends nsqd")
-
-    def _commit(self, entries: list[tuple[int, TopicTask]]) -> None:
-        by_task = {id(entry[1].task): entry for entry in entries}
-        began = time.perf_counter()
-        for ran in self._run([topic_task.task for _, topic_task in entries]):
-            ended = time.perf_counter()
-            COMMITS.observe(ended - began)
-            began = ended
-            for task in ran:
-                self._report(*by_task[id(task)])
-
-    def _waiting(self) -> list[tuple[int, TopicTask]]:
-        """Return all waiting tasks, at least one; empty: the thread has to end."""
-        # Take all that wait, so that they can share a sync. Not more: a task that comes later would
-        # delay those that are here.
-        entries: list[tuple[int, TopicTask]] = []
-        entry = self._queue.get()
-        while entry is not None:
-            entries.append(entry)
-            if self._queue.empty():
-                return entries
-            entry = self._queue.get()
-        # The end mark came after tasks: run these first, and find the mark again in the next round.
-        if entries:
-            self._queue.put(None)
-        return entries
-
-
-class Barrier:
-    """Wait for the tasks submitted before it, and for no later ones."""
-
-    def __init__(self, last_number: int, waiting_for: int, future: asyncio.Future[None]) -> None:
-        self._last_number = last_number
-        self._waiting_for = waiting_for
-        self._future = future
-
-    def finished(self, number: int) -> None:
-        """Note that a task is done."""
-        if number <= self._last_number:
-            self._waiting_for -= 1
-
-    def open(self) -> bool:
-        """Resolve the future if all those tasks are done; return whether they are."""
-        if self._waiting_for == 0 and not self._future.done():
-            self._future.set_result(None)
-        return self._waiting_for == 0
 
 
 class DiskThreads:
@@ -166,7 +140,7 @@ class DiskThreads:
 
     Attributes:
         finished: (number, task) of finished tasks that no turn has taken over yet.
-        barriers: the barriers that still wait for tasks.
+        barriers: futures that wait for all tasks up to a number, each with that number.
     """
 
     def __init__(
@@ -178,13 +152,14 @@ class DiskThreads:
         self._is_waking = False
         self.finished: deque[tuple[int, TopicTask]] = deque()
         self._submitted = 0
-        self._outstanding = 0
+        # The numbers of tasks that no turn has taken over, in their order.
+        self._outstanding: dict[int, None] = {}
         self._commits_outstanding = 0
-        self.barriers: list[Barrier] = []
+        self.barriers: list[tuple[int, asyncio.Future[None]]] = []
         self._recent_commit_seconds = 0.0
         self._commits_since_probe = 0
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-        self._committer = Committer("nsqd-commit", self._from_thread, run_together)
+        self._committer = Worker("nsqd-commit", self._from_thread, measured(run_together))
         self._readers = [Worker(f"nsqd-read-{n}", self._from_thread) for n in range(READER_COUNT)]
         self._inspector = Worker("nsqd-inspect", self._from_thread)
         self._housekeeper = Worker("nsqd-housekeeping", self._from_thread)
@@ -200,7 +175,7 @@ class DiskThreads:
         # (481 us to the answer instead of 441).
         for topic_task in tasks:
             self._submitted += 1
-            self._outstanding += 1
+            self._outstanding[self._submitted] = None
             kind = topic_task.task.kind
             if kind in TO_DISK:
                 self._commits_outstanding += 1
@@ -230,10 +205,7 @@ class DiskThreads:
         # counts, too.
         if self._commits_outstanding or len(tasks) > INLINE_WRITES_MAX:
             return False
-        for topic_task in tasks:
-            if topic_task.task.kind is not TaskKind.WRITE:
-                break
-        else:
+        if all(topic_task.task.kind is TaskKind.WRITE for topic_task in tasks):
             return backlog_bytes <= INLINE_WRITE_BYTES_MAX
         return (
             len(tasks) == 1
@@ -273,23 +245,25 @@ class DiskThreads:
             # Threads append meanwhile; a deque's `append` and `popleft` are atomic, so there is no
             # lock.
             number, topic_task = finished.popleft()
-            self._outstanding -= 1
+            del self._outstanding[number]
             if topic_task.task.kind in TO_DISK:
                 self._commits_outstanding -= 1
-            for barrier in self.barriers:
-                barrier.finished(number)
             tasks.append(topic_task)
         return tasks
 
     def open_barriers(self) -> None:
         """Resolve the barriers whose tasks have all been taken over."""
-        self.barriers = [barrier for barrier in self.barriers if not barrier.open()]
+        oldest = next(iter(self._outstanding), self._submitted + 1)
+        for last, future in self.barriers:
+            if last < oldest and not future.done():
+                future.set_result(None)
+        self.barriers = [barrier for barrier in self.barriers if barrier[0] >= oldest]
 
     async def barrier(self) -> None:
         """Return when all tasks submitted so far are done."""
         if self._outstanding:
             future = self._loop.create_future()
-            self.barriers.append(Barrier(self._submitted, self._outstanding, future))
+            self.barriers.append((self._submitted, future))
             await future
 
     def stop(self) -> None:

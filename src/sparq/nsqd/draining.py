@@ -2,32 +2,102 @@
 
 1. A change is answered when it is on disk; it applies from then on, also after kill -9 and a
    restart.
-2. `leaving` determines the remaining messages, and ends the process if the drain asks for it.
+2. Messages left are those that wait, are in flight or deferred in a channel, that no channel may
+   see yet, and that are not in the log yet. A topic or channel that no consumer can empty has a
+   reason (`held_up`).
+3. With `exit` the process ends by itself once nothing is left, as with SIGTERM. It does so only
+   once: after a restart it goes on draining and keeps running.
+4. Topics are examined in slices of time. The final check that nothing is left runs in one go.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sparq.broker.draining import BY_MAX, TOPICS_MAX, Drain, Draining
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.nsqd import parameters
-from sparq.nsqd.leaving import has_nothing_left, remainders
 from sparq.nsqd.parameters import shown_time
+from sparq.nsqd.stats_format import SLICE_SECONDS, remaining
+from sparq.options.units import SECOND
 from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:
+    from sparq.broker.broker import Broker
     from sparq.broker.draining import ChangeDrains
+    from sparq.broker.topic import Topic
     from sparq.nsqd.server import Nsqd
 
-PATH: Final = "/drain"
-TOPIC_PATH: Final = "/topic/drain"
 LEFT_SHOWN: Final = 100
+CHECK_SECONDS: Final = 0.25
+LINGER_SECONDS: Final = 1.0
+"""How long nsqd shows itself empty before it ends: waiting programs poll every half second."""
+
+PAUSED, TOPIC_PAUSED = "paused", "topic paused"
+NO_CHANNEL, NO_CONSUMERS = "no channel", "no consumers"
 
 logger = logging.getLogger(__name__)
+
+
+class QueueRemainder(NamedTuple):
+    """Messages left in a channel, or in a topic itself.
+
+    Attributes:
+        channel: None: messages that no channel may see yet.
+        held_up: why no consumer can take them; "": nothing prevents it.
+    """
+
+    topic: str
+    channel: str | None
+    depth: int
+    in_flight: int
+    deferred: int
+    held_up: str
+
+    @property
+    def messages(self) -> int:
+        """The total number of messages left."""
+        return self.depth + self.in_flight + self.deferred
+
+
+def left_in(topic: Topic) -> Iterator[QueueRemainder]:
+    """Yield the messages left in a topic and its channels; places without any are skipped."""
+    if depth := topic.depth() + topic.publishing.pending_messages:
+        why = NO_CHANNEL if not topic.channels else TOPIC_PAUSED if topic.paused else ""
+        yield QueueRemainder(topic.name, None, depth, 0, 0, why)
+    for channel in tuple(topic.channels.values()):
+        found = channel.depth(), channel.in_flight.count, channel.deferred_count()
+        if not any(found):
+            continue
+        why = ""
+        if channel.paused or topic.paused:
+            why = PAUSED if channel.paused else TOPIC_PAUSED
+        elif not channel.sessions and channel.hold is None:
+            why = NO_CONSUMERS
+        yield QueueRemainder(topic.name, channel.name, *found, why)
+
+
+def has_nothing_left(broker: Broker) -> bool:
+    """Whether nothing is left at this moment."""
+    return not any(True for topic in broker.topics.values() for _ in left_in(topic))
+
+
+async def remainders(broker: Broker) -> list[QueueRemainder]:
+    """Return the messages left, largest first; the event loop runs in between."""
+    found: list[QueueRemainder] = []
+    until = time.perf_counter() + SLICE_SECONDS
+    for topic in remaining(broker, list(broker.topics.values())):
+        found += left_in(topic)
+        if time.perf_counter() >= until:
+            await asyncio.sleep(0)
+            until = time.perf_counter() + SLICE_SECONDS
+    return sorted(found, key=attrgetter("messages"), reverse=True)
 
 
 class DrainRoutes:
@@ -40,11 +110,11 @@ class DrainRoutes:
     def routes(self) -> list[Route]:
         """The table of endpoints."""
         return [
-            Route("GET", PATH, self.show),
-            Route("POST", PATH, self.begin),
-            Route("DELETE", PATH, self.end),
-            Route("POST", TOPIC_PATH, self.begin_topic),
-            Route("DELETE", TOPIC_PATH, self.end_topic),
+            Route("GET", "/drain", self.show),
+            Route("POST", "/drain", self.begin),
+            Route("DELETE", "/drain", self.end),
+            Route("POST", "/topic/drain", self.begin_topic),
+            Route("DELETE", "/topic/drain", self.end_topic),
         ]
 
     async def show(self, _call: Call) -> dict[str, Any]:
@@ -69,7 +139,7 @@ class DrainRoutes:
 
     async def begin(self, call: Call) -> dict[str, Any]:
         """Refuse publishes from now on; with `exit`, end the process once nothing is left."""
-        drain = Drain(time.time_ns(), _client_address(call), call.flag("exit", False))
+        drain = Drain(time.time_ns(), call.client[:BY_MAX], call.flag("exit", False))
 
         def make(now: Draining) -> Draining:
             # A repeated request keeps the start time; its own `exit` replaces the earlier one.
@@ -86,7 +156,7 @@ class DrainRoutes:
         was_on = self._broker.drains.now.node is not None
         await self._change(lambda now: now._replace(node=None))
         if was_on:
-            logger.info("DRAIN: ended by %s: publishes are accepted again", _client_address(call))
+            logger.info("DRAIN: ended by %s: publishes are accepted again", call.client[:BY_MAX])
         return await self.show(call)
 
     async def begin_topic(self, call: Call) -> dict[str, Any]:
@@ -95,7 +165,7 @@ class DrainRoutes:
         topics = self._broker.drains.now.topics
         if topic not in topics and len(topics) >= TOPICS_MAX:
             raise HttpError(403, f"LIMIT_REACHED: {TOPICS_MAX} topics are draining already")
-        drain = Drain(time.time_ns(), _client_address(call))
+        drain = Drain(time.time_ns(), call.client[:BY_MAX])
         # A drain of this topic that is on already wins: a repeated request keeps its start time.
         await self._change(lambda now: now._replace(topics={topic: drain, **now.topics}))
         logger.info("DRAIN: topic %s: begun by %s: publishes are refused", topic, drain.by)
@@ -105,17 +175,12 @@ class DrainRoutes:
         """Accept publishes to a topic again."""
         topic = parameters.name_of(call, "topic")
         was_on = topic in self._broker.drains.now.topics
-
-        def make(now: Draining) -> Draining:
-            return now._replace(topics={k: v for k, v in now.topics.items() if k != topic})
-
-        await self._change(make)
+        await self._change(
+            lambda now: now._replace(topics={k: v for k, v in now.topics.items() if k != topic})
+        )
         if was_on:
-            logger.info(
-                "DRAIN: topic %s: ended by %s: publishes are accepted again",
-                topic,
-                _client_address(call),
-            )
+            text = "DRAIN: topic %s: ended by %s: publishes are accepted again"
+            logger.info(text, topic, call.client[:BY_MAX])
         return {"topic": topic, **_document(self._broker.drains.now.topics.get(topic))}
 
     async def _change(self, make: ChangeDrains) -> None:
@@ -127,13 +192,76 @@ class DrainRoutes:
             raise HttpError(500, f"INTERNAL_ERROR: {error.text}") from error
 
 
-def _client_address(call: Call) -> str:
-    """Return the client's address, or "a unix socket", cut to `BY_MAX` characters."""
-    return call.client[:BY_MAX]
-
-
 def _document(drain: Drain | None) -> dict[str, Any]:
     if drain is None:
         return {"draining": False, "since": None, "by": None, "exit": False}
     since = shown_time(drain.since_ns)
     return {"draining": True, "since": since, "by": drain.by, "exit": drain.exit}
+
+
+class ExitWhenDrained:
+    """End the process when a drain with `exit` has nothing left."""
+
+    def __init__(self, nsqd: Nsqd, stop: asyncio.Event) -> None:
+        """Begin to watch; a drain begun in an earlier run continues.
+
+        `stop`: the event that starts the orderly stop.
+        """
+        self._nsqd = nsqd
+        self._stop = stop
+        self._changed = asyncio.Event()
+        nsqd.drain_watchers.append(self._changed.set)
+        drain = nsqd.broker.drains.now.node
+        if drain is not None:
+            since = shown_time(drain.since_ns)
+            logger.info("DRAIN: continues, begun by %s at %s", drain.by, since)
+        self._task = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        """Stop watching."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _watch(self) -> None:
+        broker, drains, empty_since = self._nsqd.broker, self._nsqd.broker.drains, None
+        while True:
+            if drains.now.node is None:
+                self._changed.clear()
+                await self._changed.wait()
+            await asyncio.sleep(CHECK_SECONDS)
+            # In slices, then in one go: messages that move between topics are not missed.
+            if drains.now.node is None or await remainders(broker) or not has_nothing_left(broker):
+                empty_since = None
+                continue
+            if empty_since is None:
+                empty_since = time.monotonic()
+                refused = drains.refused_count
+                logger.info("DRAIN: nothing is left; messages refused so far: %d", refused)
+            if time.monotonic() - empty_since >= LINGER_SECONDS and await self._leave():
+                return
+
+    async def _leave(self) -> bool:
+        """Stop nsqd if the drain has `exit` (rule 3); False: it does not, or no longer."""
+        node = self._nsqd.broker.drains.now.node
+        if node is None or not node.exit:
+            return False
+        asked: list[Drain] = []
+
+        def make(now: Draining) -> Draining:
+            # Another change may have come first.
+            if now.node is None or not now.node.exit:
+                return now
+            asked.append(now.node)
+            return now._replace(node=now.node._replace(exit=False))
+
+        try:
+            # Cleared on disk before the stop: otherwise each later start would exit at once.
+            await self._nsqd.change_drains(make)
+        except RemoteError as error:
+            text = "DRAIN: could not clear exit, so nsqd will exit again after the next start: %s"
+            logger.warning(text, error.text)
+        if asked:
+            seconds = (time.time_ns() - node.since_ns) / SECOND
+            logger.info("DRAIN: nothing is left after %.1f s: nsqd exits", seconds)
+            self._stop.set()
+        return bool(asked)

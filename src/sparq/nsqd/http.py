@@ -15,6 +15,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -48,7 +49,6 @@ _NEWLINE = 0x0A
 DONE_SECONDS = 5.0
 """How long a change may wait for the disk before it is answered with 503 NOT_DONE."""
 
-DONE_POLL_SECONDS = 0.02
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ class NsqdEndpoints:
 
     def routes(self) -> list[Route]:
         """The table of endpoints."""
+        broker = self._broker
         return [
             Route("GET", "/ping", self.ping, plain=True, log=False),
             Route("GET", "/live", lambda _call: "OK", plain=True, log=False),
@@ -76,16 +77,30 @@ class NsqdEndpoints:
             Route("GET", "/metrics", self.metrics, plain=True, log=False),
             Route("POST", "/pub", self.publish, log=False),
             Route("POST", "/mpub", self.multi_publish, log=False),
-            Route("POST", "/topic/create", self.create_topic),
-            Route("POST", "/topic/delete", self.delete_topic),
-            Route("POST", "/topic/empty", self.empty_topic),
-            Route("POST", "/topic/pause", self.pause_topic),
-            Route("POST", "/topic/unpause", self.unpause_topic),
-            Route("POST", "/channel/create", self.create_channel),
-            Route("POST", "/channel/delete", self.delete_channel),
-            Route("POST", "/channel/empty", self.empty_channel),
-            Route("POST", "/channel/pause", self.pause_channel),
-            Route("POST", "/channel/unpause", self.unpause_channel),
+            *(
+                Route("POST", f"/topic/{verb}", partial(self.change_topic, act, is_checked))
+                for verb, act, is_checked in (
+                    ("create", broker.create_topic, True),
+                    # As in NSQ, these do not check the name.
+                    ("delete", broker.delete_topic, False),
+                    ("pause", partial(broker.pause_topic, paused=True), False),
+                    ("unpause", partial(broker.pause_topic, paused=False), False),
+                    # Messages that no channel may see yet.
+                    ("empty", broker.empty_topic, True),
+                )
+            ),
+            *(
+                Route("POST", f"/channel/{verb}", partial(self.change_channel, act))
+                for verb, act in (
+                    ("create", broker.create_channel),
+                    ("delete", broker.delete_channel),
+                    # A range reader continues in a paused channel.
+                    ("pause", partial(broker.pause_channel, paused=True)),
+                    ("unpause", partial(broker.pause_channel, paused=False)),
+                    # All messages, including those in flight.
+                    ("empty", broker.empty_channel),
+                )
+            ),
             Route("POST", "/channel/seek", self.seek_channel),
             Route("POST", "/client/close", self.close_client),
             *self._inspection.routes(),
@@ -138,13 +153,13 @@ class NsqdEndpoints:
         )
         as_json = query.get("format") == "json"
         pieces = (stats_format.json_pieces if as_json else stats_format.text_pieces)(
-            self._broker, wanted, self._now()
+            self._broker, wanted, self._nsqd.runner.now()
         )
         return Content(await stats_format.gathered(pieces), JSON if as_json else TEXT)
 
     async def metrics(self, _call: Call) -> Content:
         """Return the figures for Prometheus."""
-        pieces = metrics.pieces(self._nsqd, self._start_ns, self._now())
+        pieces = metrics.pieces(self._nsqd, self._start_ns, self._nsqd.runner.now())
         return Content(await stats_format.gathered(pieces), CONTENT_TYPE)
 
     # Publishing
@@ -198,75 +213,42 @@ class NsqdEndpoints:
         return "OK"
 
     async def _publish_to_channel(self, name: str, channel: str, bodies: BodySlices) -> str:
-        """Publish to one channel only, for a topic that moves here (see `sparq admin move`)."""
+        """Publish to one channel only, for a topic that moves here (see `sparq admin move`).
+
+        They cannot go to that channel alone if the topic does not pass messages on (it is paused,
+        or waits for its channels from nsqlookupd), or if another channel is read by ranges (a range
+        of the log contains every message).
+        """
         topic = self._broker.topics.get(name)
         if topic is None or channel not in topic.channels:
             raise HttpError(404, "TOPIC_NOT_FOUND" if topic is None else "CHANNEL_NOT_FOUND")
         if self._nsqd.exiting:
             raise HttpError(503, "EXITING")
-        if len(bodies):
-            try:
-                await self._nsqd.publish_to_channel(topic, channel, bodies)
-            except RemoteError as error:
-                is_ours = error.code == "INVALID_REQUEST"
-                raise (change_error if is_ours else publish_error)(error) from error
+        if not len(bodies):
+            return "OK"
+        if not topic.flows:
+            raise HttpError(400, f"INVALID_REQUEST: topic {name} is paused")
+        for other in topic.channels.values():
+            if other.name != channel and other.range_epoch:
+                raise HttpError(400, f"INVALID_REQUEST: channel {other.name} is read by ranges")
+        begin = partial(self._broker.publish, name, bodies, self._nsqd.runner.now(), only=channel)
+        try:
+            await self._nsqd.ask(begin)
+        except RemoteError as error:
+            raise publish_error(error) from error
         return "OK"
 
-    # Topics
+    # Topics and channels
 
-    async def create_topic(self, call: Call) -> None:
-        """Create a topic."""
-        topic = valid_topic(call)
-        await self._change(topic, lambda now: self._broker.create_topic(topic, now))
+    async def change_topic(self, act: Callable[..., object], is_checked: bool, call: Call) -> None:
+        """Create, delete, empty, pause or unpause a topic; `act` is the broker's method."""
+        topic = valid_topic(call) if is_checked else call.argument("topic")
+        await self._change(topic, lambda now: act(topic, now=now))
 
-    async def delete_topic(self, call: Call) -> None:
-        """Delete a topic, its channels and messages. (As in NSQ, the name is not checked.)"""
-        topic = call.argument("topic")
-        await self._change(topic, lambda now: self._broker.delete_topic(topic, now))
-
-    async def empty_topic(self, call: Call) -> None:
-        """Drop the topic's messages that no channel may see yet."""
-        topic = valid_topic(call)
-        await self._change(topic, lambda now: self._broker.empty_topic(topic, now))
-
-    async def pause_topic(self, call: Call) -> None:
-        """Stop the flow from the topic to its channels."""
-        topic = call.argument("topic")
-        await self._change(topic, lambda now: self._broker.pause_topic(topic, True, now))
-
-    async def unpause_topic(self, call: Call) -> None:
-        """Resume the flow from the topic to its channels."""
-        topic = call.argument("topic")
-        await self._change(topic, lambda now: self._broker.pause_topic(topic, False, now))
-
-    # Channels
-
-    async def create_channel(self, call: Call) -> None:
-        """Create a channel in an existing topic."""
+    async def change_channel(self, act: Callable[..., object], call: Call) -> None:
+        """Create, delete, empty, pause or unpause a channel; `act` is the broker's method."""
         topic, channel = topic_channel(call)
-        await self._change(topic, lambda now: self._broker.create_channel(topic, channel, now))
-
-    async def delete_channel(self, call: Call) -> None:
-        """Delete a channel; its clients are disconnected."""
-        topic, channel = topic_channel(call)
-        await self._change(topic, lambda now: self._broker.delete_channel(topic, channel, now))
-
-    async def empty_channel(self, call: Call) -> None:
-        """Drop all messages of the channel, including those in flight."""
-        topic, channel = topic_channel(call)
-        await self._change(topic, lambda now: self._broker.empty_channel(topic, channel, now))
-
-    async def pause_channel(self, call: Call) -> None:
-        """Stop deliveries to the channel's consumers; a range reader continues."""
-        topic, channel = topic_channel(call)
-        await self._change(topic, lambda now: self._broker.pause_channel(topic, channel, True, now))
-
-    async def unpause_channel(self, call: Call) -> None:
-        """Resume deliveries to the channel's consumers."""
-        topic, channel = topic_channel(call)
-        await self._change(
-            topic, lambda now: self._broker.pause_channel(topic, channel, False, now)
-        )
+        await self._change(topic, lambda now: act(topic, channel, now=now))
 
     async def seek_channel(self, call: Call) -> dict[str, Any]:
         """Move a channel's cursor; return its new place and how many messages come again.
@@ -286,6 +268,9 @@ class NsqdEndpoints:
                 topic, channel, target, now, dry_run=dry_run, may_skip=may_skip and may_empty
             ),
         )
+        if seek.landing is None and seek.error is None:
+            # It had to read more than once.
+            await self._change(topic, lambda _now: None)
         if seek.error is not None:
             raise HttpError(500, f"INTERNAL_ERROR: {seek.error.reason}")
         if seek.landing is None:  # the channel was deleted before the place was found
@@ -317,9 +302,6 @@ class NsqdEndpoints:
         if not address or not await self._nsqd.clients.disconnect(address):
             raise HttpError(404, "CLIENT_NOT_FOUND")
 
-    def _now(self) -> Instant:
-        return self._nsqd.runner.now()
-
     async def _change(self, topic: str, apply: Callable[[Instant], T]) -> T:
         """Apply a change to a topic; return its result once it is complete and on disk.
 
@@ -330,26 +312,17 @@ class NsqdEndpoints:
         if self._nsqd.exiting:
             raise HttpError(503, "EXITING")
         try:
-            result = apply(self._now())
+            result = apply(self._nsqd.runner.now())
         except RemoteError as error:
             raise change_error(error) from error
         try:
             # One limit for all of it: the tasks of other topics come first, however slow they are.
             async with asyncio.timeout(DONE_SECONDS):
-                await self._done(topic)
+                await self._nsqd.turns.wait_until_complete(topic)
         except TimeoutError:
             reason = self._broker.not_durable_reason(topic) or "the disk is busy"
             raise HttpError(503, f"NOT_DONE: {reason}") from None
         return result
-
-    async def _done(self, topic: str) -> None:
-        """Wait until nothing of a topic waits for the disk."""
-        await self._nsqd.wait_until_durable()
-        # The first call may have started more tasks: a seek by time first reads, then writes.
-        await self._nsqd.wait_until_durable()
-        while self._broker.not_durable_reason(topic) is not None:
-            await asyncio.sleep(DONE_POLL_SECONDS)
-            await self._nsqd.wait_until_durable()
 
 
 def valid_topic(call: Call) -> str:

@@ -274,7 +274,9 @@ class PublishConnection(asyncio.Protocol):
         if nsqd.exiting:
             self.answered(RemoteError("E_PUB_FAILED", "PUB failed exiting"))
             return
-        nsqd.begin_publish(head.topic, bodies, self, head.defer_ms)
+        now = nsqd.runner.now()
+        nsqd.broker.publish(head.topic, bodies, now, self, defer_ms=head.defer_ms)
+        nsqd.turns.schedule()
 
     def answered(self, error: RemoteError | None) -> None:
         """Send the answer: the publish was stored, or refused with `error`."""

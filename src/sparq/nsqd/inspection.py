@@ -226,7 +226,7 @@ class Inspection:
         """
         if self._nsqd.exiting:
             raise HttpError(503, "EXITING")
-        await self._nsqd.inspect(topic, task)
+        await self._nsqd.ask(lambda ticket: self._broker.inspect(topic, task, ticket))
         # Identity: a topic created again under this name has another log.
         if self._broker.topics.get(topic.name) is not topic:
             raise HttpError(404, "TOPIC_NOT_FOUND")

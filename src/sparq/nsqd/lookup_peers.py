@@ -24,7 +24,7 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,6 @@ from sparq.protocol.names import is_ephemeral
 if TYPE_CHECKING:
     import aiohttp
 
-    from sparq.broker.broker import Broker
     from sparq.broker.turn import Change
     from sparq.nsqd.server import Nsqd
 
@@ -66,34 +65,18 @@ class PeerError(Exception):
     """An nsqlookupd has broken the protocol."""
 
 
-def command(name: str, topic: str, channel: str | None) -> bytes:
-    """Return a REGISTER or UNREGISTER command for a topic or a channel."""
-    words = (name, topic) if channel is None else (name, topic, channel)
-    return " ".join(words).encode() + b"\n"
-
-
-def drain_command(topic: str | None, *, drains: bool) -> bytes:
-    """Return a DRAIN or UNDRAIN command for a topic or for the whole nsqd."""
-    words = ["DRAIN" if drains else "UNDRAIN", *(() if topic is None else (topic,))]
-    return " ".join(words).encode() + b"\n"
+def command(name: str, topic: str | None, channel: str | None = None) -> bytes:
+    """Return a command for a channel, for a topic, or for the whole nsqd."""
+    return " ".join(word for word in (name, topic, channel) if word is not None).encode() + b"\n"
 
 
 def drain_commands(before: Draining, now: Draining) -> list[bytes]:
     """Return the commands for all changes of the drains from `before` to `now`."""
     lines = []
     if (before.node is None) != (now.node is None):
-        lines.append(drain_command(None, drains=now.node is not None))
+        lines.append(command("UNDRAIN" if now.node is None else "DRAIN", None))
     changed = before.topics.keys() ^ now.topics.keys()
-    return lines + [drain_command(topic, drains=topic in now.topics) for topic in changed]
-
-
-def registrations(broker: Broker) -> list[bytes]:
-    """Return the commands that register each channel, and each topic without a channel."""
-    return [
-        command("REGISTER", topic, channel)
-        for topic, having in broker.topics.items()
-        for channel in (having.channels or (None,))
-    ]
+    return lines + [command("DRAIN" if t in now.topics else "UNDRAIN", t) for t in changed]
 
 
 class Peer:
@@ -105,30 +88,12 @@ class Peer:
         tried: set once the first attempt to connect has succeeded or failed.
     """
 
-    def __init__(
-        self,
-        where: str,
-        *,
-        introduction: Callable[[Draining], bytes],
-        hide: Callable[[bytes], bytes],
-        everything: Callable[[], list[bytes]],
-        drains: Callable[[], Draining],
-        reply_bytes_max: int,
-    ) -> None:
-        """`everything` returns the commands that register all topics; `drains`: the current drains.
-
-        `hide` removes secrets from an answer, as answers may be logged.
-        """
+    def __init__(self, where: str, nsqd: Nsqd) -> None:
         self.where = where
         self.http_address: str | None = None
         self.knows_drain = False
         self.tried = asyncio.Event()
-        self._introduction = introduction
-        self._hide = hide
-        self._everything = everything
-        self._drains = drains
-        self._introduced = NONE
-        self._reply_bytes_max = reply_bytes_max
+        self._nsqd = nsqd
         self._writer: asyncio.StreamWriter | None = None  # once everything has been registered
         self._news: deque[bytes] = deque()
         self._unanswered: deque[bytes] = deque()
@@ -161,16 +126,27 @@ class Peer:
             self._retry_seconds = min(2 * self._retry_seconds, RETRY_SECONDS_MAX)
 
     async def _converse(self) -> None:
-        reader, writer = await self._connect()
+        host_port = address.split(self.where)
+        async with asyncio.timeout(CONNECT_SECONDS):
+            if host_port is None:
+                reader, writer = await asyncio.open_unix_connection(self.where)
+            else:
+                reader, writer = await asyncio.open_connection(*host_port)
+        broker = self._nsqd.broker
         try:
-            await self._introduce(reader, writer)
+            introduced = await self._introduce(reader, writer)
             logger.info("LOOKUPD(%s): connected", self.where)
             self._trouble = ""
             self.tried.set()
             # Drains come first, so that nsqlookupd sends no producer here in between.
             if self.knows_drain:
-                self._news.extend(drain_commands(self._introduced, self._drains()))
-            self._news.extend(self._everything())
+                self._news.extend(drain_commands(introduced, broker.drains.now))
+            # Each channel, and each topic without a channel.
+            self._news.extend(
+                command("REGISTER", topic, channel)
+                for topic, having in broker.topics.items()
+                for channel in (having.channels or (None,))
+            )
             await self._settle(reader, writer)
             # Only now: one that accepts connections but no registration is retried less often, too.
             self._retry_seconds = RETRY_SECONDS_MIN
@@ -187,18 +163,12 @@ class Peer:
             self._has_news.clear()
             writer.close()
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        host_port = address.split(self.where)
-        async with asyncio.timeout(CONNECT_SECONDS):
-            if host_port is None:
-                return await asyncio.open_unix_connection(self.where)
-            return await asyncio.open_connection(*host_port)
-
-    async def _introduce(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        now = self._drains()
-        # IDENTIFY has no field for draining topics: they follow as commands.
-        self._introduced = Draining(now.node, {})
-        writer.write(MAGIC + self._introduction(now))
+    async def _introduce(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> Draining:
+        """Send IDENTIFY and read its answer; return the drains that the peer knows by it."""
+        now = self._nsqd.broker.drains.now
+        writer.write(MAGIC + introduction(self._nsqd, now))
         reply = await self._reply(reader)
         try:
             me = json.loads(reply)
@@ -208,6 +178,8 @@ class Peer:
             raise PeerError(f"answered IDENTIFY with {reply[:200]!r}") from None
         # From here on changes are queued; the registration that follows has the present state.
         self.http_address = address.join(str(host), port) if isinstance(port, int) else ""
+        # IDENTIFY has no field for draining topics: they follow as commands.
+        return Draining(now.node, {})
 
     async def _settle(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: bytes = b""
@@ -239,11 +211,10 @@ class Peer:
             if head == b"HTTP":
                 raise PeerError("speaks HTTP: use nsqlookupd's TCP port (4160 by default)")
             (size,) = struct.unpack(">i", head)
-            if not 0 <= size <= self._reply_bytes_max:
-                raise PeerError(
-                    f"announced an answer of {size} bytes; the maximum is {self._reply_bytes_max}"
-                )
-            return self._hide(await reader.readexactly(size))
+            size_max = self._nsqd.options.broker.limits.max_body_size
+            if not 0 <= size <= size_max:
+                raise PeerError(f"announced an answer of {size} bytes; the maximum is {size_max}")
+            return without_token(self._nsqd, await reader.readexactly(size))
 
     async def _wait(self, reader: asyncio.StreamReader) -> bytes:
         """Wait until there is a command to send or to check, or a PING is due.
@@ -298,11 +269,6 @@ class LookupPeers:
         self.tell()
         self.send_drains()
 
-    @property
-    def addresses(self) -> list[str]:
-        """The addresses of the nsqlookupds, in the configured order."""
-        return list(self._peers)
-
     def set_addresses(self, addresses: Iterable[str]) -> None:
         """Connect to these nsqlookupds, keep existing connections, and close the others.
 
@@ -313,20 +279,11 @@ class LookupPeers:
             # Release the tasks that wait for its first attempt to connect.
             self._peers[where].tried.set()
             self._runs.pop(where).cancel()
-        self._peers = {where: self._peers.get(where) or self._meet(where) for where in wanted}
+        for where in wanted.keys() - self._peers.keys():
+            self._peers[where] = peer = Peer(where, self._nsqd)
+            self._runs[where] = self._begin(peer.run())
+        self._peers = {where: self._peers[where] for where in wanted}
         self._broker.set_has_lookupd(bool(wanted))
-
-    def _meet(self, where: str) -> Peer:
-        peer = Peer(
-            where,
-            introduction=lambda draining: introduction(self._nsqd, draining),
-            hide=self._hide,
-            everything=lambda: registrations(self._broker),
-            drains=lambda: self._broker.drains.now,
-            reply_bytes_max=self._nsqd.options.broker.limits.max_body_size,
-        )
-        self._runs[where] = self._begin(peer.run())
-        return peer
 
     async def stop(self) -> None:
         """Close the connections: the nsqlookupds forget this nsqd at once."""
@@ -382,38 +339,37 @@ class LookupPeers:
         self._nsqd.turns.schedule()
 
     async def _ask_peer(self, peer: Peer, topic: str, names: set[str]) -> None:
+        """Add the topic's channels that a peer knows, without ephemeral ones, to `names`."""
         await peer.tried.wait()
-        if not peer.http_address:
+        where = peer.http_address  # it is reset when the connection is lost
+        if not where:
             return
+        # Loaded with the first request, so that the start does not wait for it.
+        loaded = await asyncio.to_thread(import_module, "aiohttp")
+        self._http = self._http or loaded.ClientSession(
+            timeout=http_timeouts(self._nsqd.options),
+            headers=lookup.HEADERS,
+            # A small compressed answer could expand to gigabytes.
+            auto_decompress=False,
+        )
+        url = lookup.question(where, "channels", topic=topic)
+        token = self._nsqd.lookupd_token
+        shown = {"Authorization": f"Bearer {token}"} if token else None
         try:
+            async with self._http.get(url, allow_redirects=False, headers=shown) as answer:
+                body = await collected(answer.content.iter_any(), lookup.ANSWER_BYTES_MAX)
             # Into the shared set: if another peer is too slow, the names found so far count.
-            names.update(await self._channels(peer.http_address, topic))
-        except (OSError, TimeoutError, ValueError, _client_error()) as error:
+            names.update(channels_of(answer.status, without_token(self._nsqd, body)))
+        except (OSError, TimeoutError, ValueError, loaded.ClientError) as error:
             logger.warning(
                 "LOOKUPD(%s): could not get the channels of %s: %s", peer.where, topic, error
             )
 
-    async def _channels(self, where: str, topic: str) -> Iterable[str]:
-        if self._http is None:
-            # Loaded with the first request, so that the start does not wait for it.
-            loaded = await asyncio.to_thread(import_module, "aiohttp")
-            self._http = self._http or loaded.ClientSession(
-                timeout=http_timeouts(self._nsqd.options),
-                headers=lookup.HEADERS,
-                # A small compressed answer could expand to gigabytes.
-                auto_decompress=False,
-            )
-        url = lookup.question(where, "channels", topic=topic)
-        token = self._nsqd.lookupd_token
-        shown = {"Authorization": f"Bearer {token}"} if token else None
-        async with self._http.get(url, allow_redirects=False, headers=shown) as answer:
-            body = await collected(answer.content.iter_any(), lookup.ANSWER_BYTES_MAX)
-        return channels_of(answer.status, self._hide(body))
 
-    def _hide(self, answer: bytes) -> bytes:
-        """Return an answer without the token, which an nsqlookupd may echo."""
-        token = self._nsqd.lookupd_token.encode()
-        return answer.replace(token, b"***") if token else answer
+def without_token(nsqd: Nsqd, answer: bytes) -> bytes:
+    """Return an answer without the token, which an nsqlookupd may echo: answers may be logged."""
+    token = nsqd.lookupd_token.encode()
+    return answer.replace(token, b"***") if token else answer
 
 
 def introduction(nsqd: Nsqd, drains: Draining = NONE) -> bytes:
@@ -433,12 +389,6 @@ def introduction(nsqd: Nsqd, drains: Draining = NONE) -> bytes:
         facts["token"] = nsqd.lookupd_token
     body = go_json.to_bytes(facts)
     return b"IDENTIFY\n" + struct.pack(">i", len(body)) + body
-
-
-def _client_error() -> type[Exception]:
-    """Return the base class of aiohttp's errors for failed requests."""
-    error: type[Exception] = import_module("aiohttp").ClientError
-    return error
 
 
 def channels_of(status: int, body: bytes) -> list[str]:

@@ -178,7 +178,10 @@ class MessageActions:
                 refused |= dict.fromkeys((index for index in batch if index not in found), GONE)
                 batches = self._by_place(channel, bodies, refused, to_all=to_all)
                 for (target, _), letters in batches.items():
-                    why = await _why_refused(self._nsqd.send_back(letters, target))
+                    begin = partial(
+                        self._broker.send_back, letters, target, self._nsqd.runner.now()
+                    )
+                    why = await _why_refused(self._nsqd.ask(begin))
                     if why is not None:
                         refused |= dict.fromkeys(letters.indexes.tolist(), why)
         finally:

@@ -20,8 +20,8 @@ from prometheus_client import generate_latest
 
 from sparq.broker import stats
 from sparq.daemon.prometheus_text import Family, access_families, labels, process_registry
+from sparq.nsqd.open_files import COMMITS, SYNCS
 from sparq.nsqd.stats_format import remaining
-from sparq.nsqd.timings import COMMITS, SYNCS
 from sparq.options.units import SECOND
 from sparq.program.stdout import sparq_version
 from sparq.protocol import NSQ_VERSION

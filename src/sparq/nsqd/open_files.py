@@ -15,11 +15,16 @@ operating system's files and limits how many are open at a time. Rules:
 4. If the process has no file descriptor left, because other parts took more than their share, one
    more of these files is closed. An operation that still finds none fails with the system's
    error, and may be retried.
+
+The durations of syncs and commits are counted for Prometheus, for the whole process, by the thread
+that did the work; not with `prometheus_client`, which would take 50 ms to load at the start.
 """
 
 import errno
 import os
 import threading
+import time
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
@@ -35,6 +40,61 @@ _NONE_LEFT: Final = frozenset({errno.EMFILE, errno.ENFILE})
 Result = TypeVar("Result")
 
 
+_BUCKETS = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01),
+    *(0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
+)
+
+
+class DurationCounts:
+    """Counts of durations by bucket.
+
+    Attributes:
+        name, text: the metric's name and help text.
+        bounds: upper bounds of the buckets, in seconds.
+        counts: one count per bucket (not cumulative), and one for durations above all bounds.
+        total: the sum of all durations, in seconds.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name, self.text = name, text
+        self.bounds = _BUCKETS
+        self.counts = [0] * (len(_BUCKETS) + 1)
+        self.total = 0.0
+        self._lock = threading.Lock()
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration; may be called from any thread."""
+        at = bisect_left(self.bounds, seconds)
+        # `+=` is not atomic, and several threads sync.
+        with self._lock:
+            self.counts[at] += 1
+            self.total += seconds
+
+
+COMMITS: Final = DurationCounts(
+    "nsqd_commit_duration_seconds",
+    "Time to write one batch of messages, including its sync if one is due",
+)
+SYNCS: Final = DurationCounts(
+    "nsqd_fsync_duration_seconds", "Time of one fdatasync, of a log or a ledger"
+)
+
+
+class MeasuredFile(RealFile):
+    """A file that measures its syncs."""
+
+    __slots__ = ()
+
+    def sync(self) -> None:
+        """See `File`. Failed syncs are measured, too."""
+        began = time.perf_counter()
+        try:
+            super().sync()
+        finally:
+            SYNCS.observe(time.perf_counter() - began)
+
+
 class CachedFile:
     """A file that is open while it is used, and may be closed in between.
 
@@ -42,9 +102,10 @@ class CachedFile:
         path: its path.
         dirty: whether it may hold unsynced data.
         users: how many threads are using it now.
+        opened: the open file; None: it is closed now.
     """
 
-    __slots__ = ("_closed", "_failure", "_files", "_identity", "_open", "dirty", "path", "users")
+    __slots__ = ("_closed", "_failure", "_files", "_identity", "dirty", "opened", "path", "users")
 
     def __init__(self, files: "OpenFiles", opened: RealFile) -> None:
         """Use `OpenFiles.keep`."""
@@ -52,82 +113,62 @@ class CachedFile:
         self.users = 0
         # A killed process may have left unsynced data in it.
         self.dirty = True
+        self.opened: RealFile | None = opened
         self._files = files
-        self._open: RealFile | None = opened
         self._identity = opened.identity()
         self._failure: DiskError | None = None
         self._closed = False
 
-    def append(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """See `File`."""
-        opened = self._files.take(self, "write")
+    def _use(self, operation: str, act: Callable[[RealFile], Result], *, writes: bool) -> Result:
+        opened = self._files.take(self, operation)
         try:
-            self.dirty = True
-            opened.append(buffers, offset)
+            if writes:
+                self.dirty = True
+            return act(opened)
         finally:
             self._files.give_back(self)
+
+    def append(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """See `File`."""
+        self._use("write", lambda opened: opened.append(buffers, offset), writes=True)
 
     def overwrite(self, data: Buffer, offset: int) -> None:
         """See `File`."""
-        opened = self._files.take(self, "write")
-        try:
-            self.dirty = True
-            opened.overwrite(data, offset)
-        finally:
-            self._files.give_back(self)
-
-    def pread(self, size: int, offset: int) -> bytes:
-        """See `File`."""
-        opened = self._files.take(self, "read")
-        try:
-            return opened.pread(size, offset)
-        finally:
-            self._files.give_back(self)
-
-    def sync(self) -> None:
-        """See `File`. A file that is not open was synced before it was closed."""
-        if self._open is None and not self.dirty and not self._closed:
-            self._log_failure()
-            return
-        opened = self._files.take(self, "sync")
-        try:
-            # Data written from here on belongs to the next sync.
-            self.dirty = False
-            self._log_failure()
-            opened.sync()
-        finally:
-            self._files.give_back(self)
-
-    def _log_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+        self._use("write", lambda opened: opened.overwrite(data, offset), writes=True)
 
     def truncate(self, size: int) -> None:
         """See `File`."""
-        opened = self._files.take(self, "truncate")
-        try:
-            self.dirty = True
-            opened.truncate(size)
-        finally:
-            self._files.give_back(self)
+        self._use("truncate", lambda opened: opened.truncate(size), writes=True)
 
     def reserve(self, size: int) -> None:
         """See `File`."""
-        opened = self._files.take(self, "reserve")
-        try:
-            self.dirty = True
-            opened.reserve(size)
-        finally:
-            self._files.give_back(self)
+        self._use("reserve", lambda opened: opened.reserve(size), writes=True)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """See `File`."""
+        return self._use("read", lambda opened: opened.pread(size, offset), writes=False)
 
     def size(self) -> int:
         """See `File`."""
-        opened = self._files.take(self, "stat")
-        try:
-            return opened.size()
-        finally:
-            self._files.give_back(self)
+        return self._use("stat", lambda opened: opened.size(), writes=False)
+
+    def sync(self) -> None:
+        """See `File`. A file that is not open was synced before it was closed."""
+        if self.opened is None and not self.dirty and not self._closed:
+            self._raise_failure()
+        else:
+            self._use("sync", self._sync, writes=False)
+
+    def _sync(self, opened: RealFile) -> None:
+        # Data written from here on belongs to the next sync.
+        self.dirty = False
+        self._raise_failure()
+        opened.sync()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
         """See `File`."""
@@ -135,11 +176,6 @@ class CachedFile:
         self._files.let_go(self)
 
     # Called by `OpenFiles`, under its lock
-
-    @property
-    def opened(self) -> RealFile | None:
-        """The open file; None: it is closed now."""
-        return self._open
 
     def open_again(self, operation: str, open_path: Callable[[str], RealFile]) -> RealFile:
         """Open the file again by its path (rule 1).
@@ -155,12 +191,12 @@ class CachedFile:
         if again.identity() != self._identity:
             again.close()
             raise DiskError(operation, self.path, errno.ESTALE)
-        self._open = again
+        self.opened = again
         return again
 
     def shut(self, *, syncs: bool) -> None:
         """Close the file until its next use (rule 2)."""
-        opened, self._open = self._open, None
+        opened, self.opened = self.opened, None
         if opened is None:
             return
         if self.dirty and syncs and not self._closed:
@@ -190,11 +226,6 @@ class OpenFiles:
         self._lock = threading.Lock()
         self._by_use: OrderedDict[CachedFile, None] = OrderedDict()
         self.synced_together = False
-
-    @property
-    def count(self) -> int:
-        """Number of open files."""
-        return len(self._by_use)
 
     def keep(self, open_first: Callable[[], RealFile]) -> CachedFile:
         """Open a file for the first time, after closing others if necessary.
@@ -336,7 +367,7 @@ class CachedFileSystem:
 
 
 class CachingDisk(RealDisk):
-    """The operating system's files, with a limit on how many are open at a time."""
+    """The operating system's files, with timed syncs and a limit on how many are open at a time."""
 
     def __init__(self, open_files_max: int = UNBOUNDED) -> None:
         self.files = OpenFiles(open_files_max, self._again)
@@ -365,3 +396,7 @@ class CachingDisk(RealDisk):
 
     def _again(self, path: str) -> RealFile:
         return self._open("open", path, os.O_RDWR)
+
+    def _open(self, operation: str, path: str, flags: int) -> RealFile:
+        opened = super()._open(operation, path, flags)
+        return MeasuredFile(opened.fd, opened.path)

@@ -85,7 +85,7 @@ class PolicyRoutes:
         found = await self._compared(before, before.with_chosen(chosen))
         if not call.flag("dry_run", False):
             try:
-                await self._nsqd.choose_policies(chosen)
+                await self._nsqd.ask(lambda ticket: self._broker.choose_policies(chosen, ticket))
             except RemoteError as error:
                 raise HttpError(500, f"INTERNAL_ERROR: {error.text}") from error
             logger.info(

@@ -20,13 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sparq.broker.broker import Broker
-    from sparq.broker.dead_letters import DeadLetterBatch
     from sparq.broker.draining import ChangeDrains
-    from sparq.broker.policies import Policy
-    from sparq.broker.topic import Topic
     from sparq.broker.turn import Ticket
     from sparq.daemon.address import Listener
-    from sparq.log.task import Task
     from sparq.nsqd.options import NsqdOptions
     from sparq.protocol.frames import BodySlices
 
@@ -79,68 +75,25 @@ class Nsqd:
         self.drain_watchers: list[Callable[[], object]] = []
         self._listener: Listener | None = None
 
-    # Publishing and settling, for HTTP
+    # For HTTP
+
+    async def ask(self, begin: Callable[[Ticket], object]) -> None:
+        """Begin an operation of the broker, and return when its ticket is answered.
+
+        Raises:
+            RemoteError: the answer is an error.
+        """
+        waiting = FutureTicket(self.loop)
+        begin(waiting)
+        self.turns.schedule()
+        await waiting.future
 
     async def publish(self, topic: str, bodies: BodySlices, defer_ms: int = 0) -> None:
         """Publish; return once the messages are stored. Raises RemoteError if they are refused."""
-        waiting = FutureTicket(self.loop)
-        self.begin_publish(topic, bodies, waiting, defer_ms)
-        await waiting.future
-
-    def begin_publish(
-        self, topic: str, bodies: BodySlices, ticket: Ticket, defer_ms: int = 0
-    ) -> None:
-        """Start a publish; the ticket is answered once, with the error or None."""
-        self.broker.publish(topic, bodies, self.runner.now(), ticket, defer_ms=defer_ms)
-        self.turns.schedule()
-
-    async def send_back(self, letters: DeadLetterBatch, topic: str) -> None:
-        """Publish claimed dead letters to a topic; return once they are stored there.
-
-        Raises:
-            RemoteError: they were not stored, and wait in their channel again.
-        """
-        waiting = FutureTicket(self.loop)
-        self.broker.send_back(letters, topic, self.runner.now(), waiting)
-        self.turns.schedule()
-        await waiting.future
-
-    async def publish_to_channel(self, topic: Topic, channel: str, bodies: BodySlices) -> None:
-        """Publish to one channel of a topic; return once the messages are stored.
-
-        Raises:
-            RemoteError: they were not stored. INVALID_REQUEST: they cannot go to that channel
-                alone, because the topic does not pass messages on (it is paused, or waits for
-                its channels from nsqlookupd), or because another channel is read by ranges (a
-                range of the log contains every message).
-        """
-        others = [one for one in topic.channels.values() if one.name != channel]
-        if not topic.flows:
-            raise RemoteError("INVALID_REQUEST", f"topic {topic.name} is paused")
-        if ranged := [one.name for one in others if one.range_epoch]:
-            raise RemoteError("INVALID_REQUEST", f"channel {ranged[0]} is read by ranges")
-        waiting = FutureTicket(self.loop)
-        self.broker.publish(topic.name, bodies, self.runner.now(), waiting, only=channel)
-        self.turns.schedule()
-        await waiting.future
-
-    async def inspect(self, topic: Topic, task: Task) -> None:
-        """Run a read-only task on a topic; return when it has finished."""
-        waiting = FutureTicket(self.loop)
-        self.broker.inspect(topic, task, waiting)
-        self.turns.schedule()
-        await waiting.future
-
-    async def choose_policies(self, chosen: tuple[Policy, ...]) -> None:
-        """Replace the policies set at run time; the new ones apply once they are on disk.
-
-        Raises:
-            RemoteError: they could not be written; nothing has changed.
-        """
-        waiting = FutureTicket(self.loop)
-        self.broker.choose_policies(chosen, waiting)
-        self.turns.schedule()
-        await waiting.future
+        now = self.runner.now()
+        await self.ask(
+            lambda ticket: self.broker.publish(topic, bodies, now, ticket, defer_ms=defer_ms)
+        )
 
     async def change_drains(self, make: ChangeDrains) -> None:
         """Change the drains; the change applies once it is on disk.
@@ -148,19 +101,9 @@ class Nsqd:
         Raises:
             RemoteError: they could not be written; nothing has changed.
         """
-        waiting = FutureTicket(self.loop)
-        self.broker.drains.change(make, waiting)
-        self.turns.schedule()
-        await waiting.future
+        await self.ask(lambda ticket: self.broker.drains.change(make, ticket))
         for watcher in self.drain_watchers:
             watcher()
-
-    async def wait_until_durable(self) -> None:
-        """Return when every change made so far is on disk."""
-        # A sync already in progress may have started before the change, so wait for the next one.
-        for _ in range(2):
-            self.turns.take()
-            await self.runner.barrier()
 
     # Life
 
@@ -168,7 +111,7 @@ class Nsqd:
         """Accept clients on a listening socket and start the tick timer."""
         self._listener = listener
         await listener.serve(lambda: TcpConnection(self.clients))
-        self.turns.start()
+        self.turns.tick()
 
     async def stop(self) -> None:
         """Stop as NSQ does: accept no clients, close all connections, write everything to disk."""
@@ -176,7 +119,7 @@ class Nsqd:
         if self._listener is not None:
             self._listener.close()
         self.clients.close()
-        await self.wait_until_durable()
+        await self.turns.wait_until_durable()
         await self.clients.wait_closed()
         self.turns.stop()
         with contextlib.suppress(asyncio.CancelledError):

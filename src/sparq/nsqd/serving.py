@@ -25,14 +25,13 @@ from sparq.migration.data_path_import import DataPathImport, GoImportError
 from sparq.migration.topic_import import ImportStopped
 from sparq.nsqd import main, policy_document
 from sparq.nsqd.disk_threads import instant
-from sparq.nsqd.leaving import ExitWhenDrained
 from sparq.nsqd.lookup_peers import LookupPeers
+from sparq.nsqd.open_files import CachingDisk
 from sparq.nsqd.options import TOPOLOGY, NsqdOptions, default_node_id
 from sparq.nsqd.policy_document import DocumentError
 from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
 from sparq.nsqd.statsd import Statsd
-from sparq.nsqd.timings import MeasuredDisk
 from sparq.program import lifecycle
 from sparq.program.stdout import sparq_version
 from sparq.protocol.instant import Instant
@@ -194,7 +193,7 @@ async def serve(
         StartError: nsqd cannot start.
     """
     data_path, share, held, certificates, listeners = beginning
-    disk = MeasuredDisk(share.logs)
+    disk = CachingDisk(share.logs)
     disk.keep_to(held)
     if not await take_over(options, disk, data_path, stop):
         return
@@ -223,8 +222,8 @@ async def serve(
     reports = Statsd(nsqd)
     reports.start()
     lifecycle.on_hangup(reloader.reload)
-    leave = ExitWhenDrained(nsqd, stop)
-    leave.start()
+    # The module needs HTTP, as `site`, and is loaded by now.
+    leave = lifecycle.load("sparq.nsqd.draining").ExitWhenDrained(nsqd, stop)
     await asyncio.to_thread(load_rarely_used)
     gc.freeze()
     await lifecycle.until_stopped(stop)

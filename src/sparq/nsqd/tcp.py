@@ -12,12 +12,14 @@ It wraps `wire.server` and `broker.session`; only this module uses the transport
 4. Heartbeats go out every interval; a client that is silent for two of them is dropped without an
    error frame (docs/protocol.md, "Deadlines and heartbeats").
 
-The states of a connection and their transitions are a table in `wire.server`.
+The states of a connection and their transitions are a table in `wire.server`; how its input is read
+is `Input`, which only `_pause_reading` and `resume_reading` change.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 import time
 from typing import TYPE_CHECKING, cast
@@ -75,6 +77,17 @@ LINGER_SECONDS = 1.0
 logger = logging.getLogger(__name__)
 
 
+class Input(enum.Enum):
+    """How a connection's input is read."""
+
+    READING = enum.auto()
+    """The transport passes it on as it arrives."""
+    PAUSED = enum.auto()
+    """A limit is exceeded (rule 2): it stays in the kernel."""
+    UNEXECUTED = enum.auto()
+    """Paused, and the parser holds commands beyond `COMMANDS_PER_TURN`."""
+
+
 class TcpConnection(asyncio.Protocol):
     """A V2 client's connection, from its four magic bytes to its end."""
 
@@ -91,8 +104,7 @@ class TcpConnection(asyncio.Protocol):
         self._parser = self._wire.parser
         self._admission: Admission | None = None
         self._slow_client_limit: SlowClientLimit | None = None
-        self._reading = True
-        self._has_more = False
+        self._input = Input.READING
         self._last_command_ns = 0
         self._next_heartbeat_ns = 0
         self._blocked_since_ns = self._wake_ns = 0
@@ -117,7 +129,7 @@ class TcpConnection(asyncio.Protocol):
                 first_seconds=options.tcp.first_command_timeout_ns / SECOND,
                 rate=options.tcp.min_receive_rate,
                 is_unfinished=lambda: self._parser.is_unfinished,
-                is_reading=lambda: self._reading,
+                is_reading=lambda: self._input is Input.READING,
                 give_up=transport.abort,
             )
 
@@ -157,28 +169,13 @@ class TcpConnection(asyncio.Protocol):
             self._execute()
         elif self._wire.state is ConnectionState.ENDED:
             return
+        elif self._wire.state is not ConnectionState.MAGIC:
+            self._wire.feed(data)
+            self._pump()
         else:
-            self._take(data)
+            self._begin(data)
         if self._slow_client_limit is not None:
             self._slow_client_limit.note(len(data))
-
-    def _take(self, data: bytes) -> None:
-        """Process the magic bytes, or input that the layers have to decode."""
-        wire = self._wire
-        begins = wire.state is ConnectionState.MAGIC
-        try:
-            wire.feed(data)
-        except WrongMagicError:
-            self._transport.write(layout.error(b"E_BAD_PROTOCOL"))
-            self._end()
-            return
-        if not begins:
-            self._pump()
-        elif wire.is_v2:
-            self._begin()
-            if rest := wire.take_held():
-                self._parser.feed(rest)
-                self._execute()
 
     def pause_writing(self) -> None:
         """Stop sending messages: the client does not keep up."""
@@ -197,8 +194,16 @@ class TcpConnection(asyncio.Protocol):
 
     # Commands
 
-    def _begin(self) -> None:
-        """Create the broker's session: the client speaks V2."""
+    def _begin(self, data: bytes) -> None:
+        """Read the magic bytes, and create the broker's session."""
+        try:
+            self._wire.feed(data)
+        except WrongMagicError:
+            self._transport.write(layout.error(b"E_BAD_PROTOCOL"))
+            self._end()
+            return
+        if not self._wire.is_v2:
+            return
         now = self._turns.runner.now()
         peer = peer_text(self._transport.get_extra_info("peername"))
         self._session = self._broker.connect(peer, now)
@@ -207,11 +212,15 @@ class TcpConnection(asyncio.Protocol):
         if (authenticator := self._clients.authenticator) is not None:
             self._admission = authenticator.admission(self._turns, self._session, self._carry_on)
         self._keep_time(now.mono_ns)
+        if rest := self._wire.take_held():
+            self._parser.feed(rest)
+            self._execute()
 
     def _execute(self) -> None:
         session, parser, broker = self._session, self._parser, self._broker
         now = self._turns.runner.now()
         admission, interval, state = self._admission, session.heartbeat_interval_ms, session.state
+        has_left = False
         try:
             for _ in range(COMMANDS_PER_TURN):
                 if session.closing or parser.is_waiting:
@@ -230,7 +239,7 @@ class TcpConnection(asyncio.Protocol):
                     self._wire.note_granted(session.upgrade)
                     break
             else:
-                self._has_more = True
+                has_left = True
         except RemoteError as error:
             broker.fail(session, error)
         # As in NSQ, a line that is too long ends the connection without an error frame.
@@ -248,8 +257,8 @@ class TcpConnection(asyncio.Protocol):
         if session.heartbeat_interval_ms != interval:
             self._next_heartbeat_ns = now.mono_ns + self._interval_ns()
             self._arm()
-        if self._must_wait() or self._turns.is_late(now.mono_ns):
-            self._pause_reading()
+        if has_left or self._must_wait() or self._turns.is_late(now.mono_ns):
+            self._pause_reading(Input.UNEXECUTED if has_left else Input.PAUSED)
         self._turns.schedule()
 
     def _log(self, text: str, *named: str) -> None:
@@ -273,29 +282,33 @@ class TcpConnection(asyncio.Protocol):
         return (
             self._wire.state is ConnectionState.UPGRADING
             or self._awaits_authd()
-            or self._has_more
+            or self._input is Input.UNEXECUTED
             or self._session.uncommitted_bytes > UNCOMMITTED_HIGH_WATER_BYTES
             or self._turns.is_flooded()
             or self._transport.get_write_buffer_size() > REPLIES_HIGH_WATER_BYTES
         )
 
-    def _pause_reading(self) -> None:
-        if self._reading and not self._transport.is_closing():
-            self._reading = False
+    def _pause_reading(self, paused: Input = Input.PAUSED) -> None:
+        if self._transport.is_closing():
+            return
+        if self._input is Input.READING:
             self._transport.pause_reading()
             self._turns.waiting.add(self)
+            self._input = paused
+        elif paused is Input.UNEXECUTED:
+            self._input = paused
 
     def resume_reading(self) -> None:
         """Resume reading, unless one of the limits is still exceeded."""
-        if self._reading or self._has_ended():
+        if self._input is Input.READING or self._has_ended():
             return
         # No `data_received` will come for commands that the parser already holds.
-        if self._has_more:
-            self._has_more = False
+        if self._input is Input.UNEXECUTED:
+            self._input = Input.PAUSED
             self._execute()
         if self._has_ended() or self._must_wait() or (self._wire.has_layers and not self._pump()):
             return
-        self._reading = True
+        self._input = Input.READING
         self._turns.waiting.discard(self)
         self._transport.resume_reading()
 
@@ -315,15 +328,6 @@ class TcpConnection(asyncio.Protocol):
             self._finish_upgrade()
         self.resume_reading()
 
-    def _shake_hands(self) -> None:
-        wire = self._wire
-        connection = wire.shake_hands()
-        self._transport.write(wire.layers.output())
-        if connection is not None:
-            self._session.tls = facts_of(connection)
-            self._write(layout.OK)
-            self._finish_upgrade()
-
     def _finish_upgrade(self) -> None:
         session, granted = self._session, self._wire.granted
         if self._wire.finish_upgrade():
@@ -341,13 +345,20 @@ class TcpConnection(asyncio.Protocol):
         until_ns = time.monotonic_ns() + LAYERS_NANOSECONDS_PER_TURN
         try:
             if wire.state is ConnectionState.HANDSHAKE:
-                self._shake_hands()
+                connection = wire.shake_hands()
+                self._transport.write(wire.layers.output())
+                if connection is not None:
+                    self._session.tls = facts_of(connection)
+                    self._write(layout.OK)
+                    self._finish_upgrade()
             while not (self._has_ended() or self._session.closing or self._must_wait()):
                 data = b"" if wire.state is ConnectionState.HANDSHAKE else wire.layers.read()
                 if outgoing := wire.layers.output():
                     self._transport.write(outgoing)
                 if not data:
-                    self._note_end()
+                    is_open = wire.state is not ConnectionState.HALF_CLOSED
+                    if wire.layers.ended and is_open and not self.eof_received():
+                        self.close()
                     return True
                 self._parser.feed(data)
                 self._execute()
@@ -355,25 +366,13 @@ class TcpConnection(asyncio.Protocol):
                     self._turns.schedule()
                     break
         except LayerError as error:
-            self._break_off(error)
+            # The layer's final bytes; later input could not be decoded.
+            logger.info("PROTOCOL(V2): [%s] %s", self._session.remote_address, error)
+            self._transport.write(self._wire.layers.output())
+            self._end()
             return False
         self._pause_reading()
         return False
-
-    def _note_end(self) -> None:
-        wire = self._wire
-        if (
-            wire.layers.ended
-            and wire.state is not ConnectionState.HALF_CLOSED
-            and not self.eof_received()
-        ):
-            self.close()
-
-    def _break_off(self, error: LayerError) -> None:
-        """Send the layer's final bytes and end: later input could not be decoded."""
-        logger.info("PROTOCOL(V2): [%s] %s", self._session.remote_address, error)
-        self._transport.write(self._wire.layers.output())
-        self._end()
 
     # Output
 
@@ -413,7 +412,7 @@ class TcpConnection(asyncio.Protocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
         # A paused transport would leave input unread and not notice the client's end (rule 3).
-        self._reading = True
+        self._input = Input.READING
         self._transport.resume_reading()
         self._set_timer(LINGER_SECONDS, self._transport.abort)
 
@@ -469,7 +468,7 @@ class TcpConnection(asyncio.Protocol):
             # nsqd stood still: it has not yet seen what the client sent and read meanwhile.
             self._last_command_ns = max(self._last_command_ns, now_ns - interval)
             self._blocked_since_ns = self._blocked_since_ns and now_ns
-        silent = self._reading and now_ns - self._last_command_ns >= 2 * interval
+        silent = self._input is Input.READING and now_ns - self._last_command_ns >= 2 * interval
         # NSQ's write deadline: here, output has been above its limit for an interval.
         stuck = self._blocked_since_ns and now_ns - self._blocked_since_ns >= interval
         if silent or stuck:
@@ -478,7 +477,7 @@ class TcpConnection(asyncio.Protocol):
         if now_ns >= self._next_heartbeat_ns:
             self._write(layout.HEARTBEAT)
             self._next_heartbeat_ns = now_ns + interval
-        if not self._reading:
+        if self._input is not Input.READING:
             # We paused reading, so its commands wait in the kernel: the client is not silent.
             self._last_command_ns = now_ns
         self._arm()

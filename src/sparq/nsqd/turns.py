@@ -42,6 +42,9 @@ SHORT_GAPS_MIN = 8
 SHORT_GAPS_MAX = 4096
 """Number of short gaps in a row that starts polling; each poll without a request doubles it."""
 
+COMPLETE_POLL_SECONDS = 0.02
+"""How often a change that the disk refuses is looked at again."""
+
 TICK_SECONDS_MIN = 0.001
 TICK_SECONDS_MAX = 0.1
 TICK_SLACK_NS = 1_000_000
@@ -124,11 +127,29 @@ class Turns:
             # The rest of the turn is lost: replies, commits, and with them an orderly stop.
             crash("an internal error in a turn ends nsqd")
 
+    async def wait_until_durable(self) -> None:
+        """Return when every change made so far is on disk."""
+        # A sync already in progress may have started before the change, so wait for the next one.
+        for _ in range(2):
+            self.take()
+            await self.runner.barrier()
+
+    async def wait_until_complete(self, topic: str) -> None:
+        """Return when no change of a topic waits for the disk."""
+        await self.wait_until_durable()
+        # A seek by time first reads, and then writes.
+        while self.broker.not_durable_reason(topic) is not None:
+            await self.wait_until_durable()
+            await asyncio.sleep(COMPLETE_POLL_SECONDS)
+
     def _take(self) -> None:
         self._is_due = False
         self._run_tasks()
         if self.broker.turn.changes:
-            self._log_changes()
+            for what, topic, channel in self.broker.turn.changes:
+                text = what if channel is None else f"channel {channel} {what}"
+                facts = {"topic": topic, "channel": channel}
+                logger.info("TOPIC(%s): %s", topic, text, extra=facts)
             # Before the replies: then nsqlookupd has a new topic before its first OK is read.
             self.on_changes()
         self._flush()
@@ -202,7 +223,10 @@ class Turns:
         if (turn.topics or turn.tasks) and broker.turn.is_busy:
             self.schedule()
         if turn.health.notes:
-            self._log_notes()
+            for note in turn.health.notes:
+                is_error = isinstance(note, ErrorNote)
+                logger.log(logging.ERROR if is_error else logging.WARNING, "%s", note)
+            turn.health.notes.clear()
         # Something due earlier moves the tick: a deferral of 20 ms once waited for the regular tick
         # and was 40 ms late in the median, now 2.
         due_ns = broker.next_due_ns()
@@ -211,32 +235,15 @@ class Turns:
         if runner.barriers:
             runner.open_barriers()
 
-    def _log_changes(self) -> None:
-        for what, topic, channel in self.broker.turn.changes:
-            facts = {"topic": topic, "channel": channel}
-            if channel is None:
-                logger.info("TOPIC(%s): %s", topic, what, extra=facts)
-            else:
-                logger.info("TOPIC(%s): channel %s %s", topic, channel, what, extra=facts)
-
-    def _log_notes(self) -> None:
-        for note in self.broker.notes:
-            is_error = isinstance(note, ErrorNote)
-            logger.log(logging.ERROR if is_error else logging.WARNING, "%s", note)
-        self.broker.notes.clear()
-
     # Time
-
-    def start(self) -> None:
-        """Start the tick timer."""
-        self._tick()
 
     def stop(self) -> None:
         """Stop the tick timer."""
         if self._tick_timer is not None:
             self._tick_timer.cancel()
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
+        """Apply what is due, and set the timer for the next tick."""
         try:
             self._run_tick()
         except Exception:
@@ -269,4 +276,4 @@ class Turns:
 
     def _set_tick(self, now_ns: int, delay: float) -> None:
         self._tick_due_ns = now_ns + int(delay * SECOND)
-        self._tick_timer = self.loop.call_later(delay, self._tick)
+        self._tick_timer = self.loop.call_later(delay, self.tick)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sparq.daemon.access import tokens
-from sparq.daemon.access.command import VERBS, TokenFile, main
+from sparq.daemon.access.command import TokenFile, main
 from sparq.daemon.access.rules import Role
 from sparq.daemon.access.tokens import ADMINS_FORM, FORM, TokenFileError
 from tests.nsqadmin.access.options import NOW
@@ -145,16 +145,6 @@ def test_a_token_that_cannot_be_printed_is_named(
     monkeypatch.setattr("sparq.daemon.access.command.write_stdout", lambda _text: False)
     status, _, said = file.run("make", "web", "read")
     assert (1, "the token is lost: remove its line" in said) == (status, True)
-
-
-def test_each_verb_has_a_description_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    """They are on its help page."""
-    for name, verb in VERBS.items():
-        with pytest.raises(SystemExit):
-            main([name, "--help"])
-        page = capsys.readouterr().out
-        assert verb.about[:40] in page
-        assert f"examples:\n  sparq token {verb.examples[0]}\n" in page
 
 
 def line(name: str) -> str:

@@ -8,7 +8,6 @@ from sparq.daemon.access import rules
 from sparq.daemon.access.rules import (
     ADMINS_WORDS,
     DEBUG,
-    NSQD,
     OPEN,
     UNLISTED,
     WORDS,
@@ -154,47 +153,4 @@ def test_an_invalid_grant_raises(text: str) -> None:
         rules.parse(text)
 
 
-def allowed(granted: str, **arguments: str) -> set[str]:
-    """The routes that grants allow, for a request with these arguments."""
-    held = rules.parse(granted)
-    return {
-        f"{method} {path}"
-        for (method, path), needs in NSQD.items()
-        if all(need.is_met(held, lambda name: arguments.get(name, "")) for need in needs)
-    }
-
-
-def test_publish_and_consume_allow_their_routes() -> None:
-    """Over HTTP, `publish` allows to publish; `consume` allows the same as `bodies`."""
-    find = {"GET /ping", "GET /live", "GET /info"}
-
-    assert {*find, "POST /pub", "POST /mpub"} == allowed("publish:t*", topic="t1")
-    assert find == allowed("publish:t*", topic="u")
-    assert allowed("bodies", topic="t") == allowed("consume", topic="t")
-    assert {"GET /ping", "GET /live"} == allowed("none")
-
-
-def test_each_stronger_role_allows_more() -> None:
-    """`read` < `operate` < `administer`, which does not allow reading bodies or publishing."""
-    read, operate, administer = (allowed(role, topic="t", to="u") for role in INCLUDED)
-
-    assert read < operate < administer
-    assert {"POST /channel/pause", "POST /topic/drain", "POST /message/redrive"} <= operate - read
-    assert "POST /client/close" in operate - read
-    assert "POST /client/close" not in allowed("operate:t*", topic="t")
-    assert {"POST /topic/delete", "PUT /policies", "POST /drain"} <= administer - operate
-    assert {"GET /topic/messages", "POST /pub"}.isdisjoint(administer)
-
-
 INCLUDED = ("read", "operate", "administer")
-
-
-def test_a_copy_needs_what_it_does_in_both_topics() -> None:
-    """A copy shows bodies of one topic, and publishes to the other: it needs both roles."""
-    granted = "bodies:mine*,publish:mine*"
-
-    assert "POST /message/copy" in allowed(granted, topic="mine1", to="mine2")
-    assert "POST /message/copy" not in allowed(granted, topic="mine1", to="other")
-    assert "POST /message/copy" not in allowed(granted, topic="other", to="mine1")
-    assert "POST /message/copy" not in allowed("administer", topic="mine1", to="mine2")
-    assert "POST /message/redrive" not in allowed("operate:mine*", topic="mine1")

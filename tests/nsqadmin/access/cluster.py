@@ -45,7 +45,7 @@ class Cluster:
         broker.create_topic("t", runner.now())
         broker.create_channel("t", "c", runner.now())
         await self.nsqd.nsqd.publish("t", BodySlices.of([b"1", b"2"]))
-        await self.nsqd.nsqd.wait_until_durable()
+        await self.nsqd.nsqd.turns.wait_until_durable()
         await self.nsqd.post("/topic/unpause?topic=t")
         await until(lambda: self._is_registered() and self.lookupd.registry.channels("t") == ["c"])
 

@@ -11,7 +11,7 @@ import pytest
 from sparq.broker.broker import Broker
 from sparq.broker.options import BrokerOptions
 from sparq.log.disk import DiskError, RealDisk
-from sparq.nsqd.timings import MeasuredDisk
+from sparq.nsqd.open_files import CachingDisk
 from sparq.protocol import commands
 from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
 from tests.broker.harness import BrokerHarness
@@ -153,7 +153,7 @@ def test_a_start_on_a_real_disk_syncs_the_file_system(
     clock = ManualClock()
     with files_closed_below(tmp_path):
         names = {f"t{number}" for number in range(200)}
-        disk = MeasuredDisk(64)
+        disk = CachingDisk(64)
         broker = Broker(BrokerOptions(), disk, str(tmp_path), clock.now())
         broker.load(clock.now())
         for name in names:
@@ -161,11 +161,11 @@ def test_a_start_on_a_real_disk_syncs_the_file_system(
         broker.end_turn(clock.now())
         for count_max, syncs_max in ((200, 10), (64, 10)):
             syncs.clear()
-            again = Broker(BrokerOptions(), MeasuredDisk(count_max), str(tmp_path), clock.now())
+            again = Broker(BrokerOptions(), CachingDisk(count_max), str(tmp_path), clock.now())
             again.load(clock.now())
             assert set(again.topics) == names
             assert len(syncs) < syncs_max
         syncs.clear()
         one_by_one = BrokerOptions(topics_synced_together=1000)
-        Broker(one_by_one, MeasuredDisk(200), str(tmp_path), clock.now()).load(clock.now())
+        Broker(one_by_one, CachingDisk(200), str(tmp_path), clock.now()).load(clock.now())
         assert len(syncs) > 400

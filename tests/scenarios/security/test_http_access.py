@@ -89,7 +89,7 @@ async def nsqd(folder: Path, **options: Any) -> AsyncIterator[RunningDaemon]:
         broker.create_topic("t", daemon.nsqd.runner.now())
         broker.create_channel("t", "c", daemon.nsqd.runner.now())
         await daemon.nsqd.publish("t", BodySlices.of([b"1", b"2"]))
-        await daemon.nsqd.wait_until_durable()
+        await daemon.nsqd.turns.wait_until_durable()
         yield RunningDaemon(
             NsqdEndpoints(daemon.nsqd, daemon.reloader).routes(), daemon.http.port, state
         )
