@@ -68,7 +68,7 @@ def instant() -> Instant:
     return Instant(time.time_ns(), time.monotonic_ns())
 
 
-def run_each(tasks: list[Task]) -> Iterator[list[Task]]:
+def run_each(tasks: list[Task]) -> Iterator[Sequence[Task]]:
     """Run tasks one by one."""
     for task in tasks:
         task.run()
@@ -78,7 +78,7 @@ def run_each(tasks: list[Task]) -> Iterator[list[Task]]:
 def measured(run: RunTogether) -> RunTogether:
     """Return `run` with a note of how long each group of commits took."""
 
-    def run_and_note(tasks: list[Task]) -> Iterator[list[Task]]:
+    def run_and_note(tasks: list[Task]) -> Iterator[Sequence[Task]]:
         began = time.perf_counter()
         for ran in run(tasks):
             ended = time.perf_counter()

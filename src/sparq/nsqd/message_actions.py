@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from sparq.broker.message_actions import GONE, IDS_MAX
 from sparq.broker.dead_letters import DeadLetterBatch, Only
+from sparq.broker.message_actions import GONE, IDS_MAX
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.inspection import snapshot as snapshots
 from sparq.nsqd import parameters
