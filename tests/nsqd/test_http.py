@@ -365,3 +365,70 @@ async def test_a_deletion_that_fails_on_disk_gets_503(
     again = await start(tmp_path)
     assert (await again.topic("t"))["log_messages"] == 0
     await stop(again)
+
+
+@pytest.mark.behaviour("TestHTTPmpub", "TestHTTPmpubEmpty")
+async def test_lines_are_published(nsqd: Daemon) -> None:
+    """Each line is one message; empty lines are skipped, a carriage return is part of it."""
+    assert await nsqd.post("/mpub?topic=t", b"\na\n\nb\r\n" + b"x" * 100 + b"\n\n") == b"OK"
+
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
+    assert await consumer.messages(3) == [b"a", b"b\r", b"x" * 100]
+    await consumer.close()
+
+
+@pytest.mark.behaviour("TestHTTPpubDefer")
+@pytest.mark.parametrize("target", ["/pub?topic=t&defer=100", "/mpub?topic=t&defer=100"])
+async def test_a_deferred_publish_waits(nsqd: Daemon, target: str) -> None:
+    """A message with `defer` counts as deferred and is not delivered before it is due."""
+    await nsqd.post("/topic/create?topic=t")
+    await nsqd.post("/channel/create?topic=t&channel=c")
+    began = time.monotonic()
+    await nsqd.post(target, b"later")
+    assert (await nsqd.channel("t", "c"))["deferred_count"] == 1
+
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
+    assert await consumer.messages(1) == [b"later"]
+    assert time.monotonic() - began >= 0.1
+    await consumer.close()
+
+
+@pytest.mark.behaviour("TestPauseMetadata")
+async def test_changes_survive_a_restart(tmp_path: Path) -> None:
+    """Channels, pauses and emptied channels survive an orderly restart."""
+    first = await start(tmp_path)
+    await first.post("/topic/create?topic=t")
+    await first.post("/channel/create?topic=t&channel=c")
+    await first.post("/channel/pause?topic=t&channel=c")
+    await first.post("/mpub?topic=t", b"a\nb\nc")
+    await first.post("/channel/empty?topic=t&channel=c")
+    await first.post("/mpub?topic=t", b"d\ne")
+    await first.post("/topic/pause?topic=t")
+    await stop(first)
+
+    second = await start(tmp_path)
+    topic = await second.topic("t")
+    (channel,) = topic["channels"]
+    assert (topic["paused"], channel["paused"], channel["depth"]) == (True, True, 2)
+    await stop(second)
+
+
+@pytest.mark.behaviour("TestHTTPerrors")
+@pytest.mark.parametrize(
+    ("method", "target", "status", "answer"),
+    [
+        ("POST", "/stats", 405, b'{"message":"METHOD_NOT_ALLOWED"}'),
+        ("GET", "/not_found", 404, b'{"message":"NOT_FOUND"}'),
+        ("GET", "/", 404, b'{"message":"NOT_FOUND"}'),
+        ("DELETE", "/topic/delete?topic=t", 405, b'{"message":"METHOD_NOT_ALLOWED"}'),
+    ],
+)
+async def test_unknown_routes_get_nsqs_answer(
+    nsqd: Daemon, method: str, target: str, status: int, answer: bytes
+) -> None:
+    """A wrong method gets 405, an unknown path 404, with NSQ's exact JSON."""
+    found, headers, body = await nsqd.raw(f"{method} {target} HTTP/1.1", b"\r\n")
+
+    assert (found, body) == (status, answer)
+    assert headers["x-nsq-content-type"] == "nsq; version=1.0"
+    assert headers["content-type"] == "application/json; charset=utf-8"

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.server import Nsqlookupd
 from tests.support.options import changed
+from tests.support.waiting import until
 
 MILLISECOND = 1_000_000
 
@@ -262,3 +263,36 @@ async def test_the_debug_routes_are_those_of_nsqs_nsqlookupd(lookup: Lookup) -> 
     assert (await lookup.ask("GET", "/debug/pprof/profile?seconds=0.05"))[0] == 200
     assert (await lookup.ask("PUT", "/debug/setblockrate?rate=1"))[0] == 404
     assert (await lookup.ask("POST", "/debug/freememory"))[0] == 404
+
+
+@pytest.mark.behaviour("nsqlookupd.TestBasicLookupd")
+async def test_an_nsqd_that_disconnects_is_not_listed(lookup: Lookup) -> None:
+    """After an nsqd disconnects, its topics and channels stay known, without producers."""
+    a = await Peer.connect(lookup, "a", "t c")
+    await a.leave()
+
+    async def is_gone() -> bool:
+        return bool(await lookup.get("/nodes") == {"producers": []})
+
+    await until(is_gone)
+    assert await lookup.get("/lookup?topic=t") == {"channels": ["c"], "producers": []}
+
+
+@pytest.mark.behaviour(
+    "nsqlookupd.TestCreateTopic",
+    "nsqlookupd.TestDeleteTopic",
+    "nsqlookupd.TestCreateChannel",
+    "nsqlookupd.TestDeleteChannel",
+)
+async def test_topics_and_channels_are_created_and_deleted(lookup: Lookup) -> None:
+    """Creating and deleting answer with an empty 200; deleting a topic deletes its channels."""
+    assert await lookup.ask("POST", "/topic/create?topic=t") == (200, b"")
+    assert await lookup.ask("POST", "/channel/create?topic=u&channel=c") == (200, b"")
+    assert await lookup.get("/topics") == {"topics": ["t", "u"]}
+    assert await lookup.ask("POST", "/channel/delete?topic=u&channel=c") == (200, b"")
+    assert await lookup.get("/channels?topic=u") == {"channels": []}
+    await lookup.ask("POST", "/channel/create?topic=u&channel=d")
+    assert await lookup.ask("POST", "/topic/delete?topic=u") == (200, b"")
+    assert await lookup.ask("POST", "/topic/delete?topic=u") == (200, b"")
+    assert await lookup.get("/topics") == {"topics": ["t"]}
+    assert await lookup.get("/channels?topic=u") == {"channels": []}

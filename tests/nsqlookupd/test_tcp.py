@@ -328,3 +328,28 @@ async def stopped_reading(daemon: Nsqlookupd) -> LookupConnection:
 
     await until(stopped)
     return stopped()[0]
+
+
+async def all_answers(daemon: Nsqlookupd, sent: bytes) -> bytes:
+    """Send bytes; return all answers until nsqlookupd ends the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", daemon.tcp_port)
+    writer.write(sent)
+    async with asyncio.timeout(SECONDS):
+        found = await reader.read()
+    writer.close()
+    return found
+
+
+@pytest.mark.behaviour("nsqlookupd.TestIOLoopReturnsClientErrWhenSendSucceeds")
+@pytest.mark.parametrize(("commands", "error"), MISTAKES)
+async def test_a_wrong_command_is_answered_and_ends_the_connection(
+    daemon: Nsqlookupd, caplog: pytest.LogCaptureFixture, commands: bytes, error: bytes
+) -> None:
+    """An error is answered exactly, logged, and ends the connection; PING after it is not run."""
+    before = b"".join(identify_answer(daemon) for _ in range(commands.startswith(HELLO)))
+
+    found = await all_answers(daemon, b"  V1" + commands + b"PING\n")
+
+    assert found == before + answer(error)
+    assert error.decode("utf-8", "replace") in caplog.text
+    assert daemon.registry.nodes(instant()) == []
