@@ -106,6 +106,13 @@ def test_cramjams_streams_are_inflated(
     assert b"".join(parts) == inflate(Snappy(), cut(data, cuts))
 
 
+def test_the_largest_plain_chunk_is_inflated() -> None:
+    """A chunk of 64 KiB that does not compress, as cramjam sends it, is accepted."""
+    data = random.Random(1).randbytes(CHUNK_BYTES_MAX)
+
+    assert data == inflate(Snappy(), [bytes(snappy.compress(data))])
+
+
 @given(parts=PARTS)
 def test_cramjam_inflates_our_stream(parts: list[bytes]) -> None:
     """cramjam inflates our stream, which has one identifier at its beginning."""
