@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
 
-from sparq.cluster.figures import NsqdFigures, SeekResult, TopicFigures, checked
+from sparq.cluster.figures import NsqdFigures, SeekResult, SelectionResult, TopicFigures, checked
 from sparq.cluster.fleet import Fleet, Gathered, Node, UnknownNode, gathered
 from sparq.cluster.upstream import error_text
 from sparq.protocol.names import one_line
@@ -337,4 +337,5 @@ async def messages(
     bodies = {at: json.dumps({"ids": [*some]}).encode() for at, some in ids.items()}
     report = Report()
     await report.send(fleet, f"message/{verb}", {at: known[at] for at in ids}, bodies, **query)
+    report.check(SelectionResult)
     return report

@@ -318,6 +318,21 @@ class PoliciesResult(msgspec.Struct):
     changes: list[PolicyChange] = []
 
 
+class Refusal(msgspec.Struct):
+    """A selected message on which an nsqd did not act, and why."""
+
+    id: str = ""
+    why: str = ""
+
+
+class SelectionResult(msgspec.Struct):
+    """What an nsqd did with selected messages; `next`: where it continues with those that wait."""
+
+    done: list[str] = []
+    refused: list[Refusal] = []
+    next: str | None = None
+
+
 def checked(answer: Any, form: type[T]) -> T:
     """Read a parsed answer as a value of this form. Raises ValueError: it is unreadable."""
     try:

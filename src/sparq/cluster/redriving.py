@@ -15,26 +15,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-from msgspec import Struct
-
 from sparq.cluster.actions import IDS_MAX
+from sparq.cluster.figures import SelectionResult, checked
 from sparq.cluster.fleet import Fleet, Node
 from sparq.cluster.upstream import UpstreamError
 
 STEP: Final = "/message/redrive"
 ROUNDS_A_SECOND: Final = 10
 """Maximum requests per second to an nsqd when there is a rate: spreads the letters evenly."""
-
-
-class _Refusal(Struct):
-    why: str = ""
-
-
-class _Answer(Struct):
-    done: list[str] = []
-    refused: list[_Refusal] = []
-    next: str | None = None
 
 
 @dataclass(slots=True)
@@ -78,9 +66,9 @@ async def redrive(
         some = {"count": str(min(most, progress.left))} | ({"after": after} if after else {})
         try:
             answer = await fleet.post(node, STEP, b"", **query, **some)
-            told = msgspec.convert(answer or {}, _Answer)
-        except (UpstreamError, msgspec.ValidationError) as error:
-            progress.error = getattr(error, "reason", f"unreadable answer: {error}")
+            told = checked(answer or {}, SelectionResult)
+        except (UpstreamError, ValueError) as error:
+            progress.error = getattr(error, "reason", str(error))
             yield progress
             return
         progress.done += len(told.done)

@@ -29,21 +29,15 @@ def write_stdout(text: str) -> bool:
     If not, a line on stderr says why, except for a broken pipe.
     """
     try:
-        _say(text)
+        if sys.stdout is None:  # it was already closed when the program started
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        sys.stdout.write(text)
+        sys.stdout.flush()
     except OSError as error:
+        if sys.stdout is not None:
+            # Discard the rest of the text: Python would try to write it at exit, with a traceback.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             sys.stderr.write(f"failed to write to standard output - {error.strerror}\n")
         return False
     return True
-
-
-def _say(text: str) -> None:
-    if sys.stdout is None:  # it was already closed when the program started
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except OSError:
-        # Discard the rest of the text: Python would try to write it at exit, with a traceback.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise

@@ -15,7 +15,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
@@ -231,16 +231,12 @@ def members_of(session: int) -> list[int]:
     """
     if not session or not PROC.is_dir():
         return []
-    return [pid for pid, state, of in _processes() if of == session and state not in "ZX"]
-
-
-def _processes() -> Iterator[tuple[int, str, int]]:
-    """Yield (pid, state as `ps` shows it, session) of every process of the machine."""
-    for name in os.listdir(PROC):
-        if not name.isdigit():
-            continue
+    found = []
+    for name in filter(str.isdigit, os.listdir(PROC)):
         with suppress(OSError):
             # The program's name is in parentheses and may contain any characters.
             words = (PROC / name / "stat").read_text(errors="replace").rpartition(")")[2]
-            state, _parent, _group, session = words.split()[:4]
-            yield int(name), state, int(session)
+            state, _parent, _group, its_session = words.split()[:4]
+            if int(its_session) == session and state not in "ZX":
+                found.append(int(name))
+    return found

@@ -211,10 +211,10 @@ def test_the_reason_comes_from_the_nsqd_that_has_the_message(turned: bool) -> No
     ids = "0" * 16, "1" * 16
     answers = [
         {"done": [], "refused": [{"id": each, "why": messages.OTHER_NODE} for each in ids]},
-        {"done": [], "refused": [{"id": ids[0], "why": "in flight"}, {"id": 5, "why": "x"}]},
+        {"done": [], "refused": [{"id": ids[0], "why": "in flight"}]},
     ]
     refused: dict[str, str] = {}
     for answer in answers[::-1] if turned else answers:
-        messages.read_selection("a:1", answer, {}, refused)
+        messages.add_selection("a:1", answer, {}, refused)
 
     assert {ids[0]: "in flight", ids[1]: messages.OTHER_NODE} == refused

@@ -32,7 +32,7 @@ from sparq.cluster import draining, policies
 from sparq.cluster.actions import Report
 from sparq.cluster.cluster_stats import LATENCY
 from sparq.cluster.draining import DrainProgress
-from sparq.cluster.figures import DELIVERY, STATES
+from sparq.cluster.figures import DELIVERY, STATES, SelectionResult, checked
 from sparq.cluster.fleet import UnknownNode
 from sparq.cluster.messages import Count, NodeMessage
 from sparq.cluster.rows import BY_NAME, LIMIT_MAX, ChannelRow, TopicRow, page_of
@@ -638,12 +638,13 @@ async def _send(ask: ApiRequest) -> ApiSentBack:
             order = ActionRequest("redrive_message", topic, channel, arguments={"ids": ids})
         report = await ask.services.actions.perform(ask.call.request, order)
         for one in report.outcomes:
-            answer = one.answer if isinstance(one.answer, dict) else {}
-            result.sent += len(answer.get("done") or ())
-            for each in answer.get("refused") or ():
-                result.refused[f"{one.address}/{each.get('id')}"] = str(each.get("why"))
             if one.error:
                 result.errors[one.address] = one.error
+                continue
+            answer = checked(one.answer, SelectionResult)
+            result.sent += len(answer.done)
+            for each in answer.refused:
+                result.refused[f"{one.address}/{each.id}"] = each.why
         result.errors |= report.warnings
     result.more = body.all and result.sent >= ALL_MAX
     return result

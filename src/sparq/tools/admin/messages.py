@@ -39,7 +39,7 @@ from typing import Any, Final
 
 from sparq.cluster import actions
 from sparq.cluster.actions import IDS_MAX
-from sparq.cluster.figures import TopicFigures
+from sparq.cluster.figures import SelectionResult, TopicFigures, checked
 from sparq.cluster.fleet import Node
 from sparq.cluster.messages import Message, node_message, node_page
 from sparq.cluster.redriving import RedriveProgress
@@ -417,7 +417,7 @@ async def act(job: Job) -> int:
             )
             job.errors |= known({one.address: one.error for one in report.errors})
             for one in report.done:
-                read_selection(one.address, one.answer, done, refused)
+                add_selection(one.address, one.answer, done, refused)
     return await _report_selection(job, job.words[:count], ids, done, refused)
 
 
@@ -441,18 +441,14 @@ async def _ids(words: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def read_selection(
-    address: str, answer: Any, done: dict[str, str], refused: dict[str, str]
-) -> None:
+def add_selection(address: str, answer: Any, done: dict[str, str], refused: dict[str, str]) -> None:
     """Add an nsqd's answer: `done` maps ids to nsqds, `refused` maps ids to reasons."""
-    page = answer if isinstance(answer, dict) else {}
-    done |= {one: address for one in page.get("done") or () if isinstance(one, str)}
-    for entry in page.get("refused") or ():
-        if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
-            continue
+    found = checked(answer, SelectionResult)
+    done |= dict.fromkeys(found.done, address)
+    for one in found.refused:
         # The nsqd that the id belongs to knows why; all others give the same reason.
-        if refused.get(entry["id"], OTHER_NODE) == OTHER_NODE:
-            refused[entry["id"]] = str(entry.get("why", ""))
+        if refused.get(one.id, OTHER_NODE) == OTHER_NODE:
+            refused[one.id] = one.why
 
 
 async def _report_selection(
