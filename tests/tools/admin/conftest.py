@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -176,9 +177,9 @@ class OldNsqd(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self.do_POST()
 
-    def answer(self, document: Any) -> None:
+    def answer(self, document: Any, status: int = 200) -> None:
         body = json.dumps({"message": "NOT_FOUND"} if document is None else document).encode()
-        self.send_response(404 if document is None else 200)
+        self.send_response(404 if document is None else status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -187,15 +188,22 @@ class OldNsqd(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Run an HTTP server with this handler; its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
 @pytest.fixture
 def old_nsqd() -> Iterator[str]:
     """Run an OldNsqd; its address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), OldNsqd) as server:
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        serving.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        serving.join()
+    with serving(OldNsqd) as address:
+        yield address
 
 
 def assert_dead_nsqd_is_reported(ran: Ran, cluster: Cluster, verb: str) -> None:

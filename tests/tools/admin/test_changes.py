@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from http.server import ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from sparq.protocol.commands import identify, pub
 from tests.support.stubborn_client import StubbornClient
 from tests.support.v2_client import V2Client
 from tests.support.waiting import wait_for
-from tests.tools.admin.conftest import Cluster, OldNsqd, Run
+from tests.tools.admin.conftest import Cluster, OldNsqd, Run, serving
 
 
 def test_without_a_channel_the_topic_is_changed(cluster: Cluster, admin: Run) -> None:
@@ -184,12 +183,8 @@ def faulty(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[str]]]:
     """The address of a FaultySeek, and the requests that it gets."""
     seeks: list[str] = []
     handler = type("Faulty", (FaultySeek,), {"skipped": request.param, "seeks": seeks})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        serving.start()
-        yield f"127.0.0.1:{server.server_port}", seeks
-        server.shutdown()
-        serving.join()
+    with serving(handler) as address:
+        yield address, seeks
 
 
 def waiting(cluster: Cluster) -> list[int]:

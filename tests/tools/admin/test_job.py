@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
 from contextlib import ExitStack
-from http.server import ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from sparq.cli import main
 from sparq.tools.admin.job import NO_ROUTE, in_words
-from tests.tools.admin.conftest import Cluster, OldNsqd, Run
+from tests.tools.admin.conftest import Cluster, OldNsqd, Run, serving
 
 
 def test_a_terminal_user_must_type_the_name(cluster: Cluster, admin: Run) -> None:
@@ -76,28 +74,17 @@ def test_an_nsqd_without_the_feature_is_named_with_advice(
 class ForbiddingNsqd(OldNsqd):
     """An nsqd that refuses each change, as with a token of another role."""
 
-    def answer(self, document: Any) -> None:
+    def answer(self, document: Any, status: int = 200) -> None:
         if self.command == "GET":
-            super().answer(document)
-            return
-        body = b'{"message":"FORBIDDEN"}'
-        self.send_response(403)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+            super().answer(document, status)
+        else:
+            super().answer({"message": "FORBIDDEN"}, 403)
 
 
 def test_one_mistake_of_three_nsqds_is_one_line(admin: Run) -> None:
     """It names the nsqds, and the code and the status as words; the next command names all."""
     with ExitStack() as stack:
-        nsqds = []
-        for _ in range(3):
-            server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), ForbiddingNsqd))
-            serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-            serving.start()
-            stack.callback(serving.join)
-            stack.callback(server.shutdown)
-            nsqds.append(f"127.0.0.1:{server.server_port}")
+        nsqds = [stack.enter_context(serving(ForbiddingNsqd)) for _ in range(3)]
         flags = [f"--nsqd-http-address={address}" for address in nsqds]
         paused = admin("pause", "clicks", "archive", *flags)
         sought = admin("seek", "clicks", "archive", "earliest", *flags)

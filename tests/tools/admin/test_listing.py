@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -19,7 +18,7 @@ from sparq.tools.terminal import PipeOutput
 from tests.nsqadmin.cluster import admin as nsqadmin_of
 from tests.support.servers import free_port, spawn_nsqd
 from tests.support.waiting import until
-from tests.tools.admin.conftest import Cluster, Run, assert_dead_nsqd_is_reported
+from tests.tools.admin.conftest import Cluster, OldNsqd, Run, assert_dead_nsqd_is_reported, serving
 
 ENTRIES = [
     {
@@ -31,69 +30,42 @@ ENTRIES = [
 PAGE = 20
 
 
-class FakeAdmin:
+class FakeAdmin(OldNsqd):
     """nsqadmin's audit route: 20 entries per page, and a required token."""
 
-    def __init__(self) -> None:
-        self.port = 0
-        self.seen: list[dict[str, str]] = []
-        self.paths: list[str] = []
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-        self._ready.wait()
+    seen: ClassVar[list[dict[str, str]]]
+    paths: ClassVar[set[str]]
 
-    def _run(self) -> None:
-        self._loop.run_until_complete(self._serve())
-
-    async def _serve(self) -> None:
-        self._stop = asyncio.Event()
-        server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        async with server:
-            await self._stop.wait()
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        url = urlsplit(head.split()[1])
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
         query = dict(parse_qsl(url.query))
         self.seen.append(query)
-        self.paths.append(url.path)
+        self.paths.add(url.path)
         begin = int(query.get("before", "0"))
         some = ENTRIES[begin : begin + min(PAGE, int(query["limit"]))]
         following = str(begin + len(some)) if begin + len(some) < len(ENTRIES) else None
-        is_allowed = "authorization: bearer secret" in head.lower()
-        document = {"entries": some, "next": following} if is_allowed else {"message": "FORBIDDEN"}
-        body = json.dumps(document).encode()
-        status = b"200 OK" if is_allowed else b"403 Forbidden"
-        writer.write(b"HTTP/1.0 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body))
-        await writer.drain()
-        writer.close()
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-        self._loop.close()
+        if self.headers["Authorization"] == "Bearer secret":
+            self.answer({"entries": some, "next": following})
+        else:
+            self.answer({"message": "FORBIDDEN"}, 403)
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeAdmin]:
-    """A running FakeAdmin."""
-    found = FakeAdmin()
-    yield found
-    found.close()
+def fake() -> Iterator[str]:
+    """The address of a FakeAdmin."""
+    FakeAdmin.seen, FakeAdmin.paths = [], set()
+    with serving(FakeAdmin) as address:
+        yield address
 
 
-def test_audit_entries_are_shown(fake: FakeAdmin, admin: Run) -> None:
+def test_audit_entries_are_shown(fake: str, admin: Run) -> None:
     """All pages are shown, as a table or JSON, with filters and without control characters."""
-    flags = (f"--nsqadmin-http-address=127.0.0.1:{fake.port}", "--token=secret")
+    flags = (f"--nsqadmin-http-address={fake}", "--token=secret")
 
     ran = admin("audit", *flags, "--limit=25", "--user=ada", "--action=delete_channel")
     document = admin(
         "audit",
-        f"--nsqadmin-http-address=http://127.0.0.1:{fake.port}/base/",
+        f"--nsqadmin-http-address=http://{fake}/base/",
         "--token=secret",
         "--json",
     ).document
@@ -102,14 +74,14 @@ def test_audit_entries_are_shown(fake: FakeAdmin, admin: Run) -> None:
     assert ["TIME", "USER", "VIA", "REMOTE", "ACTION"] == ran.rows[0][:5]
     assert ["2026-11-23T12:00:30Z", "ada", "token", "-", "delete_channel"] == ran.rows[1][:5]
     asked = {"limit": "25", "user": "ada", "action": "delete_channel"}
-    assert [asked, {**asked, "limit": "5", "before": "20"}] == fake.seen[:2]
+    assert [asked, {**asked, "limit": "5", "before": "20"}] == FakeAdmin.seen[:2]
     assert ENTRIES == document["entries"]
-    assert {"/api/v2/audit", "/base/api/v2/audit"} == {*fake.paths}
+    assert {"/api/v2/audit", "/base/api/v2/audit"} == FakeAdmin.paths
 
 
-def test_audit_without_nsqadmin_or_permission_is_an_error(fake: FakeAdmin, admin: Run) -> None:
+def test_audit_without_nsqadmin_or_permission_is_an_error(fake: str, admin: Run) -> None:
     """The error is one line with advice."""
-    ran = admin("audit", f"--nsqadmin-http-address=127.0.0.1:{fake.port}")
+    ran = admin("audit", f"--nsqadmin-http-address={fake}")
     assert 1 == ran.status
     assert "use --token=@FILE with a token that may read" in ran.err
     port = free_port()

@@ -104,7 +104,7 @@ def test_the_list_shows_where_nsqds_differ(cluster: Cluster, admin: Run) -> None
 
     ran = admin("policies", *alive(cluster))
     row = {"source": "run time", "topic": "a", "channel": "", "settings": "max_channels=1"}
-    both = [f"{first.http}, {second.http}"]
+    both = [", ".join(cluster.alive)]
     document = admin("policies", "--json", *alive(cluster)).document
     assert [{"nsqds": both[0], **row, "number": 1}] == document["rows"]
     assert "differ" not in ran.out
