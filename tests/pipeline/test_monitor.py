@@ -18,15 +18,10 @@ from sparq.pipeline.monitor import NEWEST_PUBLISHED, QueryMetrics, lag, serve
 from tests.pipeline.spark_progress import FIRST, QUERY_ID, SECOND, STATE, event, place, progress
 from tests.support.published import numbered, publish_batches
 from tests.support.servers import spawn_nsqd
+from tests.support.spark_session import IN_A_SESSION
 from tests.support.waiting import wait_for
 
-pytestmark = [
-    # The first test also waits for the JVM, also on a busy machine.
-    pytest.mark.timeout(400),
-    # Py4J leaves its sockets to the garbage collector to close.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = IN_A_SESSION
 
 NOON = "2026-11-22T12:00:00.000Z"
 NOON_S = 1_795_348_800.0

@@ -17,6 +17,15 @@ from sparq.pipeline.session import use_this_python
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
+IN_A_SESSION = [
+    # The first test also waits for the JVM to start, even on a busy machine.
+    pytest.mark.timeout(400),
+    # Py4J leaves closing its sockets to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+"""The marks of a test that uses `spark`."""
+
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Code that tests run once needs no optimisation: it took two fifths of the CPU time."""
 

@@ -15,14 +15,9 @@ from tests.client.authd import SECRET, running_authd
 from tests.client.certificates import certificates
 from tests.support.own_topic import own_topic
 from tests.support.servers import spawn_nsqd
+from tests.support.spark_session import IN_A_SESSION
 
-pytestmark = [
-    # The first test also waits for the JVM to start, even on a busy machine.
-    pytest.mark.timeout(400),
-    # Py4J leaves closing its sockets to the garbage collector.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = IN_A_SESSION
 
 WAIT_SECONDS = 150
 

@@ -14,7 +14,7 @@ from tests.client.authd import SECRET, running_authd
 from tests.client.certificates import certificates
 from tests.spark.test_data_source import FULL
 from tests.support.published import publish
-from tests.support.servers import free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.support.servers import free_port, spawn_nsqd
 
 SECONDS = 10.0
 """Maximum time until a mistake is reported, even on a busy machine."""
@@ -24,12 +24,6 @@ SECONDS = 10.0
 def files(tmp_path_factory):
     """Valid and invalid certificates."""
     return certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def lookupd(tmp_path_factory):
-    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

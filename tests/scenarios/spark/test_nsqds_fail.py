@@ -15,30 +15,11 @@ import pytest
 from sparq.client.range_reader import RangeReader
 from tests.scenarios.spark.witness import WAIT_SECONDS, Witness
 from tests.support.own_topic import own_topic
-from tests.support.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.spark_session import IN_A_SESSION
 from tests.support.waiting import wait_for
 
-pytestmark = [
-    # The first test also waits for the JVM to start, even on a busy machine.
-    pytest.mark.timeout(400),
-    # Py4J leaves closing its sockets to the garbage collector.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
-
-@pytest.fixture(scope="module")
-def lookupd(tmp_path_factory):
-    """One nsqlookupd for all tests; each uses its own topics."""
-    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def steady(tmp_path_factory, lookupd):
-    """An nsqd that keeps running undisturbed."""
-    with spawn_nsqd(tmp_path_factory.mktemp("steady"), lookupds=(lookupd,)) as running:
-        yield running
+pytestmark = IN_A_SESSION
 
 
 @pytest.fixture

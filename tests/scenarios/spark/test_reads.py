@@ -7,41 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.support.own_topic import own_topic
 from tests.support.published import publish
-from tests.support.servers import spawn_nsqd, spawn_nsqlookupd
+from tests.support.spark_session import IN_A_SESSION
 from tests.support.waiting import wait_for
 
-pytestmark = [
-    # The first test also waits for the JVM to start, even on a busy machine.
-    pytest.mark.timeout(400),
-    # Py4J leaves closing its sockets to the garbage collector.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = IN_A_SESSION
 
 WAIT_SECONDS = 150
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-
-
-@pytest.fixture(scope="module")
-def lookupd(tmp_path_factory):
-    """One nsqlookupd for all tests; each uses its own topics."""
-    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def nsqd(tmp_path_factory, lookupd):
-    """One nsqd for all tests."""
-    with spawn_nsqd(tmp_path_factory.mktemp("nsqd"), lookupds=(lookupd,)) as running:
-        yield running
-
-
-@pytest.fixture
-def topic(request):
-    """A topic for this test."""
-    return own_topic(request)
 
 
 def between() -> datetime:
@@ -66,14 +39,14 @@ def bodies(first: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]
 
 
-def test_a_batch_may_end_at_a_time(spark, nsqd, topic):
+def test_a_batch_may_end_at_a_time(spark, steady, topic):
     """endingTimestamp excludes messages from that time on, startingTimestamp those before it."""
-    publish(nsqd, topic, *bodies(0, 3))
+    publish(steady, topic, *bodies(0, 3))
     first = between()
-    publish(nsqd, topic, *bodies(3, 6))
+    publish(steady, topic, *bodies(3, 6))
     second = between()
-    publish(nsqd, topic, *bodies(6, 9))
-    reader = spark.read.format("nsq").options(topic=topic, nsqd_tcp_addresses=nsqd.tcp)
+    publish(steady, topic, *bodies(6, 9))
+    reader = spark.read.format("nsq").options(topic=topic, nsqd_tcp_addresses=steady.tcp)
 
     assert [0, 1, 2, 3, 4, 5] == numbers(
         reader.option("endingTimestamp", milliseconds(second)).load()
@@ -81,16 +54,16 @@ def test_a_batch_may_end_at_a_time(spark, nsqd, topic):
     assert [3, 4, 5] == numbers(reader.option("startingTimestamp", milliseconds(first)).load())
 
 
-def test_predicates_on_the_time_are_pushed_down(spark, nsqd, topic):
+def test_predicates_on_the_time_are_pushed_down(spark, steady, topic):
     """Messages that a pushed-down time predicate excludes are not read.
 
     With one message per partition, the number of partitions shows it.
     """
-    publish(nsqd, topic, *bodies(0, 6))
+    publish(steady, topic, *bodies(0, 6))
     at = between()
-    publish(nsqd, topic, *bodies(6, 10))
+    publish(steady, topic, *bodies(6, 10))
     reader = spark.read.format("nsq").options(
-        topic=topic, nsqd_tcp_addresses=nsqd.tcp, maxRecordsPerPartition="1"
+        topic=topic, nsqd_tcp_addresses=steady.tcp, maxRecordsPerPartition="1"
     )
     pushing = reader.option("pushDownPredicate", "true")
     with pytest.raises(Exception, match=f"filter pushdown is disabled.*{PUSHDOWN}"):
@@ -136,7 +109,7 @@ def topics_of(query) -> set[str]:
     return {key.rpartition("/")[2].partition(":")[0] for key in offset if key != "cut"}
 
 
-def test_topics_that_appear_join_a_running_query(spark, nsqd, lookupd, topic, tmp_path):
+def test_topics_that_appear_join_a_running_query(spark, steady, lookupd, topic, tmp_path):
     """New topics that match a pattern join a running query; only the schema's columns are read.
 
     A restart continues. Rows are stored by batch number: a batch that is stopped before its commit
@@ -162,17 +135,17 @@ def test_topics_that_appear_join_a_running_query(spark, nsqd, lookupd, topic, tm
             .start()
         )
 
-    publish(nsqd, f"{topic}.old", b"1", channel="spark")
+    publish(steady, f"{topic}.old", b"1", channel="spark")
     query = start()
     try:
         wait_for_rows(query, found, 1)
-        publish(nsqd, f"{topic}.new", b"2", b"3", channel="another")
+        publish(steady, f"{topic}.new", b"2", b"3", channel="another")
         wait_for_rows(query, found, 3)
         wait_for(lambda: topics_of(query) == {f"{topic}.old", f"{topic}.new"}, WAIT_SECONDS)
     finally:
         query.stop()
-    publish(nsqd, f"{topic}.new", b"4")
-    publish(nsqd, f"{topic}.newer", b"5", channel="another")
+    publish(steady, f"{topic}.new", b"4")
+    publish(steady, f"{topic}.newer", b"5", channel="another")
     query = start()
     try:
         wait_for_rows(query, found, 5)
@@ -190,13 +163,13 @@ def test_topics_that_appear_join_a_running_query(spark, nsqd, lookupd, topic, tm
     ) == Counter(row for rows in found.values() for row in rows)
 
 
-def test_the_bytes_of_micro_batches_are_limited(spark, nsqd, topic, tmp_path):
+def test_the_bytes_of_micro_batches_are_limited(spark, steady, topic, tmp_path):
     """maxBytesPerTrigger limits each batch; minOffsetsPerTrigger delays each but the first."""
-    publish(nsqd, topic, *(bytes([number]) * 100_000 for number in range(6)), channel="spark")
+    publish(steady, topic, *(bytes([number]) * 100_000 for number in range(6)), channel="spark")
     counts: list[int] = []
 
     def start(name: str, trigger: dict, **options: str):
-        given = {"topic": topic, "channel": "spark", "nsqd_tcp_addresses": nsqd.tcp, **options}
+        given = {"topic": topic, "channel": "spark", "nsqd_tcp_addresses": steady.tcp, **options}
         return (
             spark.readStream.format("nsq")
             .options(**given)
@@ -212,14 +185,14 @@ def test_the_bytes_of_micro_batches_are_limited(spark, nsqd, topic, tmp_path):
     assert [2, 2, 2] == [count for count in counts if count]
 
     counts.clear()
-    publish(nsqd, topic, *bodies(0, 2))
+    publish(steady, topic, *bodies(0, 2))
     query = start(
         "messages", {"processingTime": "0 seconds"}, minOffsetsPerTrigger="20", maxTriggerDelay="1h"
     )
     try:
         wait_for(lambda: sum(counts) >= 2 or query.exception(), WAIT_SECONDS, every=0.05)
         for number in range(20):
-            publish(nsqd, topic, b"%d" % number)
+            publish(steady, topic, b"%d" % number)
         wait_for(lambda: sum(counts) >= 22 or query.exception(), WAIT_SECONDS, every=0.05)
     finally:
         query.stop()

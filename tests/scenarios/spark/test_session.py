@@ -6,27 +6,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.spark.range_server import RangeServer
-from tests.support.own_topic import own_topic
 from tests.support.published import numbered, publish_batches
-from tests.support.servers import spawn_nsqd, spawn_nsqlookupd
+from tests.support.servers import spawn_nsqd
+from tests.support.spark_session import IN_A_SESSION
 from tests.support.waiting import wait_for
 
-pytestmark = [
-    # The first test also waits for the JVM to start, even on a busy machine.
-    pytest.mark.timeout(400),
-    # Py4J leaves closing its sockets to the garbage collector.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = IN_A_SESSION
 
 WAIT_SECONDS = 150
-
-
-@pytest.fixture(scope="module")
-def lookupd(tmp_path_factory):
-    """One nsqlookupd for all tests; each uses its own topics."""
-    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +25,6 @@ def nsqds(tmp_path_factory, lookupd):
         spawn_nsqd(folder, lookupds=(lookupd,), name="b") as second,
     ):
         yield first, second
-
-
-@pytest.fixture
-def topic(request):
-    """A topic for this test."""
-    return own_topic(request)
 
 
 def reading(source, topic: str, *nsqds, **options):

@@ -35,20 +35,6 @@ def no_long_pauses(monkeypatch):
     monkeypatch.setattr(connections, "INTERVAL_SECONDS", 0.05)
 
 
-@pytest.fixture(scope="module")
-def lookupd(tmp_path_factory):
-    """One nsqlookupd for all tests; each uses its own topics."""
-    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def steady(tmp_path_factory, lookupd):
-    """An nsqd that keeps running undisturbed."""
-    with spawn_nsqd(tmp_path_factory.mktemp("steady"), lookupds=(lookupd,)) as running:
-        yield running
-
-
 @pytest.fixture
 def nsqd(tmp_path, lookupd):
     """An nsqd that the test kills, stops or moves."""
