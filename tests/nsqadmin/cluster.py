@@ -186,8 +186,3 @@ def free_address() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-def topics_paused(cluster: Cluster, topic: str) -> list[bool]:
-    found = [nsqd.get_json(f"/stats?format=json&topic={topic}") for nsqd in cluster.nsqds]
-    return [stats["topics"][0]["paused"] for stats in found]
