@@ -35,11 +35,6 @@ WHEN = datetime(2026, 3, 5, 16, 7, 9, tzinfo=timezone(timedelta(hours=2), "EET")
 HOST = socket.gethostname()
 
 
-def host_of(identifier: str) -> str:
-    """Return the host in names with this `--host-identifier`."""
-    return template(Options(filename_format="x", host_identifier=identifier), "t").host
-
-
 def put(folder: Folder, *entries: str, data: bytes = b"data") -> None:
     """Create a file with some data."""
     fd = folder.open("/".join(entries), os.O_CREAT | os.O_EXCL)

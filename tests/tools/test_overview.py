@@ -47,32 +47,6 @@ def alone(**samples: NsqdFigures) -> Overview:
     return SampleHistory().add({at: NodeStats(each, 5.0) for at, each in samples.items()}, 5.0)
 
 
-def test_a_row_has_the_figures_of_its_channel() -> None:
-    """Rates and sums are those of `cluster.rows`; the cluster's are sums over topics and rows."""
-    before = stats(topic("t", 100, channel("c", 100, 40, in_flight_count=10)))
-    facts = {"requeue_count": 4, "timeout_count": 2, "deferred_count": 1}
-    now = stats(topic("t", 300, channel("c", 300, 89, in_flight_count=10, **facts)))
-
-    seen = between(before, now)
-
-    (row,) = seen.rows
-    assert (100.0, 75.0, 2.0, 1.0) == (
-        *(row.in_rate, row.out_rate),
-        *(row.requeue_rate, row.timeout_rate),
-    )
-    assert (89, 10, 1, 1) == (row.depth, row.in_flight, row.deferred, row.clients)
-    assert (1, 1, 100.0) == (seen.nsqds, seen.topics, seen.in_rate)
-
-
-def test_the_first_sample_has_no_rates() -> None:
-    """The first sample has no rates."""
-    seen = alone(a=stats(topic("t", 9, channel("c", 9, 3))))
-
-    (row,) = seen.rows
-    assert (None, None, None) == (row.in_rate, row.out_rate, row.lag_seconds)
-    assert seen.in_rate is None
-
-
 def test_a_topic_with_messages_in_no_channel_has_a_row() -> None:
     """A topic has its own row without a channel, or with messages that are in no channel."""
     now = stats(

@@ -133,7 +133,7 @@ def start(words: Sequence[str]) -> int:
     """Print the possible values of the last word of a command line; return the exit status 0."""
     found: list[str] = []
     # Swallowed: any text here would appear in the middle of the command line that the user types.
-    with contextlib.suppress(Mistake, UsageError, ValueError, TimeoutError):
+    with contextlib.suppress(Mistake, ValueError, TimeoutError):
         found = asyncio.run(candidates(words))
     write_stdout("".join(f"{one}\n" for one in found))
     return 0
