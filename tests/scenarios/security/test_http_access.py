@@ -26,21 +26,20 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE")
 
 
 class RunningDaemon(NamedTuple):
-    """A daemon: its routes, its HTTP port, and a function that returns its state as text."""
+    """A daemon: its routes, its HTTP port, and functions.
+
+    They return its state as text, and read its token file again.
+    """
 
     routes: list[Route]
     port: int
     state: Callable[[], Awaitable[str]]
+    reload: Callable[[], object]
 
     @property
     def changing(self) -> list[Route]:
         """The routes that change state."""
         return [route for route in self.routes if route.method != "GET"]
-
-    @property
-    def guarded(self) -> list[Route]:
-        """The routes that require the token."""
-        return [route for route in self.routes if route.method != "GET" or route.private]
 
 
 async def ask(
@@ -90,9 +89,8 @@ async def nsqd(folder: Path, **options: Any) -> AsyncIterator[RunningDaemon]:
         broker.create_channel("t", "c", daemon.nsqd.runner.now())
         await daemon.nsqd.publish("t", BodySlices.of([b"1", b"2"]))
         await daemon.nsqd.turns.wait_until_durable()
-        yield RunningDaemon(
-            NsqdEndpoints(daemon.nsqd, daemon.reloader).routes(), daemon.http.port, state
-        )
+        routes = NsqdEndpoints(daemon.nsqd, daemon.reloader).routes()
+        yield RunningDaemon(routes, daemon.http.port, state, daemon.reloader.reload)
     finally:
         await stop(daemon)
 
@@ -110,9 +108,13 @@ async def nsqlookupd(_folder: Path, **options: Any) -> AsyncIterator[RunningDaem
     async def state() -> str:
         return repr(list(registry.registrations()))
 
+    def reload() -> None:
+        if daemon.access is not None:
+            daemon.access.reload()
+
     endpoints = NsqlookupdEndpoints(registry, instant, debug_routes=made.http.debug_routes)
     try:
-        yield RunningDaemon(endpoints.routes(), daemon.http_port, state)
+        yield RunningDaemon(endpoints.routes(), daemon.http_port, state, reload)
     finally:
         await daemon.stop()
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,8 +18,7 @@ from sparq.daemon.access import tokens
 from sparq.daemon.http import Route
 from sparq.protocol import commands as c
 from tests.nsqd import daemon as daemons
-from tests.scenarios.security import test_http_access as access
-from tests.scenarios.security.test_http_access import RunningDaemon, ask, body_of, target_of
+from tests.scenarios.security.test_http_access import DAEMONS, ask, body_of, nsqd, target_of
 from tests.support.v2_client import AsyncV2Client, Closed
 
 INCLUDED: Final = {
@@ -164,40 +162,9 @@ def target(daemon_name: str, method: str, path: str) -> str:
     return text + "&id=0400000000000001" if daemon_name == "nsqd" else text
 
 
-@asynccontextmanager
-async def nsqd(
-    folder: Path, **options: Any
-) -> AsyncIterator[tuple[RunningDaemon, Callable[[], object]]]:
-    """Run an nsqd with a topic that holds messages; also yield its token reload function."""
-    async with access.nsqd(folder / "data", **options) as served:
-        yield served, daemons.running[-1].reloader.reload
-
-
-@asynccontextmanager
-async def nsqlookupd(
-    folder: Path, **options: Any
-) -> AsyncIterator[tuple[RunningDaemon, Callable[[], object]]]:
-    """Run an nsqlookupd with a topic and a channel; also yield its token reload function."""
-    made: list[Any] = []
-    started = access.Nsqlookupd.start
-
-    async def start(self: Any) -> None:
-        made.append(self)
-        await started(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(access.Nsqlookupd, "start", start)
-        async with access.nsqlookupd(folder, **options) as served:
-            yield served, lambda: bool(made[0].access.reload())
-
-
-DAEMONS = pytest.mark.parametrize("daemon", [nsqd, nsqlookupd])
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> File:
     """The token file."""
-    (tmp_path / "data").mkdir()
     return File(tmp_path / "tokens")
 
 
@@ -205,8 +172,8 @@ def file(tmp_path: Path) -> File:
 async def test_every_route_requires_its_role(daemon: Any, tmp_path: Path, file: File) -> None:
     """Without the role that docs/access.md names, requests get 401 or 403, and change nothing."""
     options = {"token_file": str(file.path), "audit_file": str(tmp_path / "audit")}
-    async with daemon(tmp_path, **options) as (served, read_again):
-        file.revoke(read_again)
+    async with daemon(tmp_path, **options) as served:
+        file.revoke(served.reload)
         before = await served.state()
         for route in served.routes:
             needs = needs_of(daemon.__name__, route)
@@ -227,7 +194,7 @@ async def test_every_route_requires_its_role(daemon: Any, tmp_path: Path, file: 
 async def test_requests_with_the_role_succeed(daemon: Any, tmp_path: Path, file: File) -> None:
     """With the role, the same requests succeed: the test above could have failed."""
     changed = 0
-    async with daemon(tmp_path, token_file=str(file.path)) as (served, _):
+    async with daemon(tmp_path, token_file=str(file.path)) as served:
         for route in served.routes:
             needs = needs_of(daemon.__name__, route)
             for holder in file.holders:
@@ -243,11 +210,10 @@ async def test_requests_with_the_role_succeed(daemon: Any, tmp_path: Path, file:
 
 async def test_only_administer_lets_a_channel_lose_messages(tmp_path: Path) -> None:
     """No request of all weaker roles together makes a channel lose a message, whatever it asks."""
-    (tmp_path / "data").mkdir()
     token, line = tokens.make("all-others", ",".join(set(INCLUDED) - {"administer"}))
     boss, administer = tokens.make("boss", "administer")
     (tmp_path / "tokens").write_text(f"{line}\n{administer}\n")
-    async with nsqd(tmp_path, token_file=str(tmp_path / "tokens")) as (served, _):
+    async with nsqd(tmp_path, token_file=str(tmp_path / "tokens")) as served:
         daemon = daemons.running[-1]
         channel = daemon.nsqd.broker.topics["t"].channels["c"]
         log = channel.stream.log
@@ -278,8 +244,7 @@ async def test_only_administer_lets_a_channel_lose_messages(tmp_path: Path) -> N
 @DAEMONS
 async def test_the_table_lists_routes_that_exist(daemon: Any, tmp_path: Path) -> None:
     """Each route and V2 command in the table of docs/access.md exists."""
-    (tmp_path / "data").mkdir()
-    async with daemon(tmp_path) as (served, _):
+    async with daemon(tmp_path) as served:
         known = {f"{route.method} {route.path}" for route in served.routes}
         assert documented(daemon.__name__).keys() - known - COMMANDS.keys() == set()
 
@@ -317,8 +282,8 @@ async def test_every_command_requires_its_role(tmp_path: Path, file: File) -> No
     """Without its role, a V2 command gets NSQ's AUTH errors and no effect; with it, it works."""
     options = {"token_file": str(file.path), "audit_file": str(tmp_path / "audit")}
     refused = 0
-    async with nsqd(tmp_path, **options) as (served, read_again):
-        file.revoke(read_again)
+    async with nsqd(tmp_path, **options) as served:
+        file.revoke(served.reload)
         address = daemons.running[-1].tcp
         before = await served.state()
         needs = documented("nsqd")
