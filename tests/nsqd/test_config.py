@@ -3,14 +3,13 @@
 import json
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from sparq.nsqd.config import NOT_IN_GO
 from sparq.nsqd.options import NsqdOptions
 from sparq.options.declare import flags_of
-from tests.nsqd.daemon import Daemon, start, stop
+from tests.nsqd.daemon import Daemon
 
 INVALID_VALUE = b'{"message":"INVALID_VALUE"}'
 INVALID_OPTION = b'{"message":"INVALID_OPTION"}'
@@ -87,12 +86,3 @@ async def test_every_option_can_be_read(nsqd: Daemon) -> None:
     assert (values["tls_required"], values["tls_min_version"]) == (0, 0x303)
     assert (values["log_level"], values["statsd_mem_stats"]) == (2, True)
     assert values["e2e_processing_latency_percentiles"] == []
-
-
-async def test_passwords_in_urls_are_hidden(tmp_path: Path) -> None:
-    """The answer omits the user and password in an authd's URL."""
-    nsqd = await start(tmp_path, auth_http_addresses=("http://me:secret@127.0.0.1:1/auth",))
-    answer = await nsqd.ask("GET", "/config/auth_http_addresses")
-    await stop(nsqd)
-
-    assert answer == (200, b'["http://127.0.0.1:1/auth"]')

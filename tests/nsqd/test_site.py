@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp.test_utils import make_mocked_request
 
 from sparq.nsqd import site
 from sparq.nsqd.http_publish import FastPublishPath
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqd.server import Nsqd
-from sparq.nsqd.site import tls_requirement
 from tests.nsqd.daemon import start, stop
 from tests.support.options import changed
 
@@ -26,27 +24,6 @@ CHECKS: dict[str, dict[str, Any]] = {
 
 def options(required: str) -> NsqdOptions:
     return changed(NsqdOptions(), tls_required=required)
-
-
-@pytest.mark.parametrize("required", ["false", "tcp-https"])
-def test_plain_http_is_open_unless_tls_is_required(required: str) -> None:
-    """`tcp-https` requires TLS for V2 clients only."""
-    assert tls_requirement(options(required), 4152) is None
-
-
-@pytest.mark.parametrize(("port", "https_port"), [(4152, 4152), (-1, 0)])
-async def test_plain_http_is_refused_if_tls_is_required(port: int, https_port: int) -> None:
-    """Plain HTTP gets 403 with the HTTPS port, or 0 if there is none, in NSQ's form."""
-    gate = tls_requirement(options("true"), port)
-    assert gate is not None
-    answer = gate(make_mocked_request("GET", "/ping"))
-
-    assert answer is not None
-    assert (403, f'{{"message": "TLS_REQUIRED", "https_port": {https_port}}}') == (
-        answer.status,
-        answer.text,
-    )
-    assert "nsq; version=1.0" == answer.headers["X-Nsq-Content-Type"]
 
 
 async def test_a_site_without_checks_has_the_fast_path(

@@ -16,11 +16,10 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -119,19 +118,12 @@ _OMITTED_WHEN_EMPTY = (
     *("zone_local_msg_count", "region_local_msg_count", "global_msg_count"),
     *("authed", "auth_identity", "auth_identity_url", "pub_counts", "tls_common_name"),
 )
-_shapes: dict[type, tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = {}
 
 
 def _as_dictionary(figures: Any) -> dict[str, Any]:
     """Return a dataclass's fields as a dictionary, in their order."""
-    kind = type(figures)
-    shape = _shapes.get(kind)
-    if shape is None:
-        # Not `dataclasses.asdict`: it copies nested values, which the encoder converts anyway.
-        names = tuple(field.name for field in fields(kind))
-        shape = _shapes[kind] = (names, attrgetter(*names))
-    names, values_of = shape
-    return dict(zip(names, values_of(figures), strict=True))
+    # Not `dataclasses.asdict`: it copies nested values, which the encoder converts anyway.
+    return {name: getattr(figures, name) for name in figures.__dataclass_fields__}
 
 
 _encode = partial(go_json.to_text, default=_as_dictionary)
@@ -147,13 +139,10 @@ def _members(figures: Any) -> dict[str, Any]:
 
 
 def _around(figures: Any, nested: str) -> tuple[str, str]:
-    """Return an object's JSON before the member `nested`, and the JSON after it."""
-    found = _members(figures)
-    names = list(found)
-    at = names.index(nested)
-    before = _encode({name: found[name] for name in names[:at]})
-    behind = _encode({name: found[name] for name in names[at + 1 :]})
-    return f'{before[:-1]},"{nested}":', f",{behind[1:]}"
+    """Return an object's JSON before the value of the member `nested`, and the JSON after it."""
+    # No other member can contain this text: quotes within a value are escaped.
+    before, member, behind = _encode({**_members(figures), nested: []}).partition(f'"{nested}":[]')
+    return before + member[:-2], behind
 
 
 def _list(items: Iterable[Iterator[str]]) -> Iterator[str]:
