@@ -9,7 +9,7 @@ channel would cost many times as much as these lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import (
@@ -37,10 +37,21 @@ def labels(**pairs: str) -> str:
 class Family:
     """One metric and its samples."""
 
-    def __init__(self, name: str, kind: str, text: str) -> None:
-        """`kind` is counter, gauge or histogram; `text` is the help, without line breaks."""
+    def __init__(
+        self, name: str, kind: str, text: str, samples: Mapping[str, float] | None = None
+    ) -> None:
+        """Begin a metric.
+
+        Args:
+            name: its name.
+            kind: counter, gauge or histogram.
+            text: the help, without line breaks.
+            samples: its samples by their labels; "": none.
+        """
         self.name = name
         self._lines = [f"# HELP {name} {text}\n# TYPE {name} {kind}\n"]
+        for labelled, value in (samples or {}).items():
+            self.add(value, labelled)
 
     def add(self, value: float, labelled: str = "") -> None:
         """Add a sample; `labelled` comes from `labels`."""
@@ -82,15 +93,16 @@ def access_families(access: Access | None, program: str) -> Iterator[Family]:
     """
     if access is None or not access.needs_token:
         return
-    refused = Family(
-        f"{program}_refused_requests_total", "counter", "Requests and commands refused, by reason"
+    yield Family(
+        f"{program}_refused_requests_total",
+        "counter",
+        "Requests and commands refused, by reason",
+        {labels(reason=reason): count for reason, count in access.refused.items()},
     )
-    for reason, count in access.refused.items():
-        refused.add(count, labels(reason=reason))
-    yield refused
     if access.tokens is not None:
-        held = Family(
-            f"{program}_tokens", "gauge", "Tokens in the token file that have not expired"
+        yield Family(
+            f"{program}_tokens",
+            "gauge",
+            "Tokens in the token file that have not expired",
+            {"": access.tokens.in_force(access.now())},
         )
-        held.add(access.tokens.in_force(access.now()))
-        yield held

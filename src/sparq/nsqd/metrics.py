@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from prometheus_client import generate_latest
@@ -29,7 +29,6 @@ from sparq.protocol import NSQ_VERSION
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
     from sparq.broker.latency import Latency
-    from sparq.broker.topic import Topic
     from sparq.nsqd.server import Nsqd
     from sparq.protocol.instant import Instant
 
@@ -169,7 +168,8 @@ def pieces(nsqd: Nsqd, start_ns: int, now: Instant) -> Iterator[str]:
     for topic in remaining(broker, stats.selected(broker, None) or ()):
         topics.add(stats.of_topic(topic, now), topic=topic.name)
         yield ""
-        for figures in _of_channels(topic, now):
+        for channel in stats.channels_of(topic, None):
+            figures = stats.of_channel(channel, topic.options.mem_queue_size, now)
             found += 1
             names = {"topic": topic.name, "channel": figures.channel_name}
             channels.add(figures, **names)
@@ -191,24 +191,20 @@ def pieces(nsqd: Nsqd, start_ns: int, now: Instant) -> Iterator[str]:
     yield generate_latest(REGISTRY).decode()
 
 
-def _of_channels(topic: Topic, now: Instant) -> Iterator[stats.ChannelStats]:
-    for channel in stats.channels_of(topic, None):
-        yield stats.of_channel(channel, topic.options.mem_queue_size, now)
-
-
 def _of_broker(nsqd: Nsqd, start_ns: int, channel_count: int) -> Iterator[Family]:
-    broker = nsqd.broker
-    build = Family("nsqd_build_info", "gauge", "Versions of the running program; always 1")
-    build.add(
-        1,
-        labels(
-            version=NSQ_VERSION,
-            sparq_version=sparq_version(),
-            python_version=platform.python_version(),
-        ),
+    broker, drains, policies = nsqd.broker, nsqd.broker.drains, nsqd.broker.policies
+    versions = labels(
+        version=NSQ_VERSION,
+        sparq_version=sparq_version(),
+        python_version=platform.python_version(),
     )
-    yield build
-    for name, text, value in (
+    sources = {
+        labels(source="configured"): len(policies.configured),
+        labels(source="run_time"): len(policies.chosen),
+    }
+    reserve, in_reserve = broker.fin_reserve(), "reserved for FINs on a full disk"
+    figures: list[tuple[str, str, float | Mapping[str, float]]] = [
+        ("build_info", "Versions of the running program; always 1", {versions: 1}),
         ("start_time_seconds", "Start time of nsqd in seconds since 1970", start_ns / SECOND),
         ("healthy", "0 while the disk refuses writes, otherwise 1", broker.health() == "OK"),
         ("topics", "Topics", len(broker.topics)),
@@ -220,56 +216,29 @@ def _of_broker(nsqd: Nsqd, start_ns: int, channel_count: int) -> Iterator[Family
         ),
         ("data_path_free_bytes", "Free bytes on the disk of the data path", broker.free_bytes()),
         ("memory_objects", "Memory blocks allocated by Python", sys.getallocatedblocks()),
-        *_of_reserve(broker),
-    ):
-        family = Family(f"nsqd_{name}", "gauge", text)
-        family.add(value)
-        yield family
-    yield _of_policies(broker)
-    yield from _of_drains(broker)
-
-
-def _of_reserve(broker: Broker) -> tuple[tuple[str, str, int], ...]:
-    reserve = broker.fin_reserve()
-    if reserve is None:
-        return ()
-    return (
-        ("reserve_bytes", "Bytes reserved for FINs on a full disk", reserve.reserve_bytes),
+        ("policies", "Policies in force, by source (configuration or run time)", sources),
+        ("draining", "1 while this nsqd is draining", drains.now.node is not None),
+        ("draining_topics", "Topics that are draining", len(drains.now.topics)),
         (
-            "reserve_target_bytes",
-            "Bytes that should be reserved for FINs on a full disk",
-            reserve.target_bytes,
+            "drain_refused_total",
+            "Messages refused because nsqd or their topic is draining",
+            drains.refused_count,
         ),
-        (
-            "reserve_finishes",
-            "FINs that fit into the reserve before a checkpoint has to make room",
-            reserve.finishes,
-        ),
-    )
-
-
-def _of_policies(broker: Broker) -> Family:
-    family = Family(
-        "nsqd_policies", "gauge", "Policies in force, by source (configuration or run time)"
-    )
-    family.add(len(broker.policies.configured), labels(source="configured"))
-    family.add(len(broker.policies.chosen), labels(source="run_time"))
-    return family
-
-
-def _of_drains(broker: Broker) -> Iterator[Family]:
-    drains = broker.drains
-    for name, kind, text, value in (
-        ("draining", "gauge", "1 while this nsqd is draining", drains.now.node is not None),
-        ("draining_topics", "gauge", "Topics that are draining", len(drains.now.topics)),
-        (
-            *("drain_refused_total", "counter"),
-            *("Messages refused because nsqd or their topic is draining", drains.refused_count),
-        ),
-    ):
-        family = Family(f"nsqd_{name}", kind, text)
-        family.add(value)
-        yield family
+    ]
+    if reserve is not None:
+        figures += [
+            ("reserve_bytes", f"Bytes {in_reserve}", reserve.reserve_bytes),
+            ("reserve_target_bytes", f"Bytes that should be {in_reserve}", reserve.target_bytes),
+            (
+                "reserve_finishes",
+                "FINs that fit into the reserve before a checkpoint has to make room",
+                reserve.finishes,
+            ),
+        ]
+    for name, text, value in figures:
+        kind = "counter" if name.endswith("_total") else "gauge"
+        samples = value if isinstance(value, Mapping) else {"": value}
+        yield Family(f"nsqd_{name}", kind, text, samples)
 
 
 def _delivery(broker: Broker) -> Family:
@@ -295,11 +264,8 @@ def _of_clients(broker: Broker) -> Iterator[Family]:
         features["authed"] += session.authed
         features["sampled"] += session.sample_rate > 0
         features["producer"] += bool(session.pub_counts)
-    connections = Family("nsqd_connections", "gauge", "Connected clients, by state")
-    for state, count in states.items():
-        connections.add(count, labels(state=state))
-    yield connections
-    using = Family("nsqd_connections_using", "gauge", "Connected clients, by feature in use")
-    for feature, count in features.items():
-        using.add(count, labels(feature=feature))
-    yield using
+    by_state = {labels(state=state): count for state, count in states.items()}
+    yield Family("nsqd_connections", "gauge", "Connected clients, by state", by_state)
+    by_feature = {labels(feature=feature): count for feature, count in features.items()}
+    text = "Connected clients, by feature in use"
+    yield Family("nsqd_connections_using", "gauge", text, by_feature)

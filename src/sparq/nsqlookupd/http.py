@@ -150,29 +150,30 @@ class NsqlookupdEndpoints:
         """Return the registry's figures for Prometheus."""
         registry, now = self._registry, self._now()
         topics, nodes = registry.topics(), registry.nodes(now)
-        build = Family(
-            "nsqlookupd_build_info", "gauge", "Versions of the running program; always 1"
-        )
-        build.add(1, labels(version=NSQ_VERSION, sparq_version=sparq_version()))
-        families = [build]
         channels = sum(len(registry.channels(topic)) for topic in topics)
         hidden = sum(is_hidden for _, of_node in nodes for _, is_hidden in of_node)
+        versions = labels(version=NSQ_VERSION, sparq_version=sparq_version())
+        found = {labels(topic=name): len(registry.producers(name, now)) for name in topics}
         draining = sum(bool(producer.draining) for producer, _ in nodes)
-        for name, text, value in (
-            ("producers", "nsqds heard from within --inactive-producer-timeout", len(nodes)),
-            ("topics", "Known topics, with or without a producer", len(topics)),
-            ("channels", "Known channels of all topics", channels),
-            ("tombstones", "Producers hidden from a topic's consumers by a tombstone", hidden),
-            ("draining", "nsqds that are draining", draining),
-        ):
-            families.append(Family(f"nsqlookupd_{name}", "gauge", text))
-            families[-1].add(value)
-        found = Family(
-            "nsqlookupd_topic_producers", "gauge", "nsqds returned to the topic's consumers"
-        )
-        for topic in topics:
-            found.add(len(registry.producers(topic, now)), labels(topic=topic))
-        families += [found, *access_families(self._access, "nsqlookupd")]
+        families = [
+            Family(f"nsqlookupd_{name}", "gauge", text, samples)
+            for name, text, samples in (
+                ("build_info", "Versions of the running program; always 1", {versions: 1}),
+                (
+                    *("producers", "nsqds heard from within --inactive-producer-timeout"),
+                    {"": len(nodes)},
+                ),
+                ("topics", "Known topics, with or without a producer", {"": len(topics)}),
+                ("channels", "Known channels of all topics", {"": channels}),
+                (
+                    *("tombstones", "Producers hidden from a topic's consumers by a tombstone"),
+                    {"": hidden},
+                ),
+                ("draining", "nsqds that are draining", {"": draining}),
+                ("topic_producers", "nsqds returned to the topic's consumers", found),
+            )
+        ]
+        families += access_families(self._access, "nsqlookupd")
         text = "".join(family.text() for family in families)
         return Content(text.encode() + generate_latest(PROCESS), CONTENT_TYPE)
 
