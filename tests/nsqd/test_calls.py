@@ -1,4 +1,7 @@
-"""Counts what a request and a publish pass in nsqd, from the bytes received to the answer."""
+"""Counts what a request and a publish pass in nsqd, from the bytes received to the answer.
+
+Only the event loop's thread counts: a sync may run in it, or in a thread.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from tests.nsqd.daemon import Daemon, connected
 
 SPARQ = f"{Path(sparq.__file__).parent}/"
 ROUNDS = 5
-PAUSE_CALLS_MAX, PAUSE_FILES_MAX = 90, 16
-PUB_CALLS_MAX, PUB_FILES_MAX = 100, 18
+PAUSE_CALLS_MAX, PAUSE_FILES_MAX = 80, 15
+PUB_CALLS_MAX, PUB_FILES_MAX = 90, 17
 
 
 async def calls_of(act: Callable[[], Awaitable[object]]) -> tuple[int, list[str]]:

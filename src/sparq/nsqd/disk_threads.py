@@ -259,12 +259,14 @@ class DiskThreads:
                 future.set_result(None)
         self.barriers = [barrier for barrier in self.barriers if barrier[0] >= oldest]
 
-    async def barrier(self) -> None:
-        """Return when all tasks submitted so far are done."""
-        if self._outstanding:
-            future = self._loop.create_future()
-            self.barriers.append((self._submitted, future))
-            await future
+    async def barrier(self) -> bool:
+        """Wait until all tasks submitted so far are done; return whether there were any."""
+        if not self._outstanding:
+            return False
+        future = self._loop.create_future()
+        self.barriers.append((self._submitted, future))
+        await future
+        return True
 
     def stop(self) -> None:
         """Finish all queued tasks and end the threads. It blocks: do not call it in the loop."""

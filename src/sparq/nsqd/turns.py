@@ -129,10 +129,12 @@ class Turns:
 
     async def wait_until_durable(self) -> None:
         """Return when every change made so far is on disk."""
-        # A sync already in progress may have started before the change, so wait for the next one.
         for _ in range(2):
             self.take()
-            await self.runner.barrier()
+            # A sync already in progress may have started before the change, so wait for the next
+            # one, too. Without any, the turn has done all work itself.
+            if not await self.runner.barrier() and not self._is_due:
+                return
 
     async def wait_until_complete(self, topic: str) -> None:
         """Return when no change of a topic waits for the disk."""
