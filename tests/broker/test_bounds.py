@@ -195,17 +195,6 @@ def test_drop_oldest_keeps_the_newest_within_the_byte_limit(has_channel: bool) -
     assert [BODY + b"%d" % number for number in range(last, 300)] == bodies
 
 
-def test_a_lowered_limit_takes_effect_with_the_next_publish() -> None:
-    """A lower limit takes effect with the next publish, which drops the surplus."""
-    harness = BrokerHarness()
-    harness.consumer("t", "c").close()
-    assert "" == refusal(harness, *numbered(0, 100))
-    harness.crash(max_topic_messages=LIMIT, drop_oldest=True)
-    assert 100 == harness.channel("t", "c").depth
-    assert "" == refusal(harness, b"new")
-    assert [*numbered(91, 9), b"new"] == harness.consumer("t", "c", rdy=50).bodies()
-
-
 def test_a_batch_larger_than_the_limit_is_refused() -> None:
     """A batch larger than the limit is refused, and nothing is dropped for it."""
     harness = BrokerHarness(max_topic_messages=LIMIT, drop_oldest=True)

@@ -283,18 +283,6 @@ def test_a_clean_stop_leaves_no_journal() -> None:
         assert bodies(harness, topic) == [b"first", b"second"]
 
 
-def test_the_journal_restores_each_message_once_after_a_power_cut() -> None:
-    """After a power cut the journal restores each message once, in order."""
-    harness = harness_with_topics()
-    publish(harness, b"second")
-    publish(harness, b"third")
-    harness.disk = harness.disk.crash(5)
-    harness.start()
-    assert any("restored from the journal" in line for line in harness.report)
-    for topic in TOPICS:
-        assert bodies(harness, topic) == [b"first", b"second", b"third"]
-
-
 def test_a_journal_whose_sync_failed_is_deleted() -> None:
     """A journal whose sync failed is deleted too: a full disk needs its bytes."""
     harness = harness_with_topics()

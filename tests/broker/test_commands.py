@@ -8,44 +8,6 @@ from sparq.protocol import commands
 from tests.broker.harness import BrokerHarness
 
 
-def test_publish_deliver_finish(harness: BrokerHarness) -> None:
-    """A published message gets OK, is delivered with attempts 1, and FIN removes it."""
-    producer = harness.connect()
-    producer.say(commands.pub("clicks", b"one") + commands.mpub("clicks", [b"two", b"three"]))
-    assert producer.answers() == [b"OK", b"OK"]
-
-    consumer = harness.consumer("clicks", "archive", rdy=10)
-    assert consumer.answers() == [b"OK"]
-    messages = consumer.messages()
-    assert [(m.attempts, m.body) for m in messages] == [(1, b"one"), (1, b"two"), (1, b"three")]
-    assert harness.channel("clicks", "archive").in_flight_count == 3
-
-    consumer.finish(messages)
-    channel = harness.channel("clicks", "archive")
-    assert (channel.in_flight_count, channel.depth, channel.message_count) == (0, 0, 3)
-    assert consumer.take_frames() == []
-
-
-def test_nothing_is_delivered_without_rdy(harness: BrokerHarness) -> None:
-    """The initial RDY is 0, RDY limits the messages in flight, and RDY 0 stops deliveries.
-
-    `RDY` without a number means 1.
-    """
-    consumer = harness.consumer("t", "c")
-    harness.publish("t", b"1", b"2", b"3", b"4")
-    assert consumer.bodies() == []
-
-    consumer.say(commands.rdy(2))
-    first = consumer.messages()
-    assert [m.body for m in first] == [b"1", b"2"]
-
-    consumer.say(commands.rdy(0))
-    consumer.finish(first)
-    assert consumer.messages() == []
-    consumer.say(b"RDY\n")
-    assert consumer.bodies() == [b"3"]
-
-
 def test_errors_of_fin_req_touch(harness: BrokerHarness) -> None:
     """FIN, REQ and TOUCH of a message not in flight, or another client's, get an error.
 
@@ -87,19 +49,6 @@ def test_an_id_of_another_node_is_not_in_flight(harness: BrokerHarness) -> None:
     consumer.say(commands.fin(foreign))
 
     assert consumer.answers() == [b"E_FIN_FAILED FIN %b failed ID not in flight" % foreign]
-
-
-def test_a_duplicate_in_a_run_of_fins_gets_one_error(harness: BrokerHarness) -> None:
-    """A duplicate in a run of FINs gets one error with its id; the others succeed."""
-    harness.publish("t", *[b"%d" % n for n in range(50)])
-    consumer = harness.consumer("t", "c", rdy=100)
-    messages = consumer.messages()
-    consumer.answers()
-
-    consumer.finish([*messages, messages[7]])
-
-    assert consumer.answers() == [b"E_FIN_FAILED FIN %b failed ID not in flight" % messages[7].id]
-    assert harness.channel("t", "c").in_flight_count == 0
 
 
 def test_a_fatal_error_follows_earlier_oks(harness: BrokerHarness) -> None:

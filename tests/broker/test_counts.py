@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparq.broker.counts import REPORT_NS, ChannelCounts, ReportedLosses
+from sparq.broker.counts import REPORT_NS, ReportedLosses
 
 
 def test_a_loss_is_reported_once() -> None:
@@ -20,11 +20,3 @@ def test_a_late_loss_is_reported_at_once() -> None:
     losses = ReportedLosses()
     assert (0, 0) == losses.unreported(0, 0, mono_ns=REPORT_NS)
     assert (1, 0) == losses.unreported(1, 0, mono_ns=REPORT_NS + 1)
-
-
-def test_the_counts_of_two_channels_are_apart() -> None:
-    """A channel's report does not delay that of another channel."""
-    first, second = ChannelCounts(voided_count=3), ChannelCounts(expired_count=4)
-    assert (3, 0, 0) == first.unreported_losses(5)
-    assert (0, 4, 0) == second.unreported_losses(5)
-    assert (0, 0, 0) == first.unreported_losses(2 * REPORT_NS)

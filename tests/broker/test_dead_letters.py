@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-
 import numpy as np
 import pytest
 
@@ -57,22 +54,6 @@ def test_a_message_becomes_a_dead_letter_after_max_attempts() -> None:
         assert [] == dead_letter_bodies(harness)
 
 
-def test_dead_letters_are_reported_once_a_minute() -> None:
-    """The log says how many messages of a channel became dead letters, not each one."""
-    harness = harness_with_limit()
-    consumer = harness.consumer("t", "c", rdy=10)
-    for bodies in ((b"one",), (b"two", b"three"), (b"four",)):
-        harness.publish("t", *bodies)
-        exhaust(consumer)
-        harness.pass_time(1.1)
-    harness.pass_time(61)
-
-    notes = [note for note in harness.broker.notes if "kept coming back" in note]
-    assert [f"channel t:c: moved {count} messages" for count in (1, 3)] == [
-        note.partition(" that kept")[0] for note in notes
-    ]
-
-
 def test_a_dead_letter_topic_without_a_channel_gets_one_to_redrive_from() -> None:
     """The first dead letter of a topic without a channel creates the channel `redrive`.
 
@@ -114,35 +95,6 @@ def test_the_channel_to_redrive_from_waits_for_the_channels_of_nsqlookupd() -> N
     assert [REDRIVE_CHANNEL] == list(topic.channels)
 
 
-def test_without_max_attempts_deliveries_are_unlimited() -> None:
-    """Without `max_attempts` a message is delivered without limit, as in NSQ."""
-    harness = BrokerHarness()
-    consumer = harness.consumer("t", "c", rdy=1)
-    harness.publish("t", b"bad")
-    for attempts in range(1, 50):
-        (message,) = consumer.messages()
-        assert attempts == message.attempts
-        requeue(consumer, [message])
-    assert ["t"] == list(harness.broker.topics)
-
-
-def test_timeouts_and_lost_connections_count_as_attempts() -> None:
-    """Timeouts and lost connections count as attempts, as requeues do."""
-    harness = harness_with_limit()
-    harness.publish("t", b"bad")
-    for _ in range(MAX_ATTEMPTS):
-        consumer = harness.consumer("t", "c", rdy=1)
-        harness.pass_time(61)
-        if not consumer.messages():
-            break
-        consumer.close()
-        harness.pass_time(61)
-    harness.consumer("t", "c", rdy=1)
-    harness.pass_time(61)
-    assert [b"bad"] == dead_letter_bodies(harness)
-    assert 0 == harness.channel("t", "c").depth
-
-
 def test_a_dead_letter_topic_has_no_attempts_limit() -> None:
     """Messages of a dead-letter topic have no attempts limit."""
     harness = BrokerHarness()
@@ -154,22 +106,6 @@ def test_a_dead_letter_topic_has_no_attempts_limit() -> None:
         requeue(reader, reader.messages())
     assert 21 == reader.messages()[0].attempts
     assert ["t.dead"] == list(harness.broker.topics)
-
-
-def test_each_channel_counts_attempts_for_itself() -> None:
-    """Each channel counts attempts for itself.
-
-    A message that fails in two channels becomes two dead letters; the third channel finishes it.
-    """
-    harness = harness_with_limit()
-    clients = [harness.consumer("t", name, rdy=1) for name in ("a", "b", "c")]
-    harness.publish("t", b"bad")
-    for client in clients[:2]:
-        for _ in range(MAX_ATTEMPTS):
-            requeue(client, client.messages())
-    clients[2].finish(clients[2].messages())
-    assert [b"bad", b"bad"] == dead_letter_bodies(harness)
-    assert [1, 1, 0] == [harness.channel("t", name).dead_letter_count for name in ("a", "b", "c")]
 
 
 def test_a_dead_letter_refused_by_its_topic_is_retried() -> None:
@@ -247,56 +183,6 @@ def test_uncached_dead_letters_keep_their_bodies() -> None:
     found = dead_letter_bodies(harness)
     assert sorted(bodies) == sorted(found)
     assert 60 == harness.channel("t", "c").dead_letter_count
-
-
-@pytest.mark.parametrize("seed", range(15))
-def test_each_message_is_finished_or_becomes_a_dead_letter(seed: int) -> None:
-    """Each message is finished or becomes a dead letter.
-
-    Without a crash, each becomes only one of the two, and a dead letter exists once.
-    """
-    chosen = random.Random(seed)
-    harness = harness_with_limit(max_bytes_per_file=chosen.choice((3_000, 1 << 20)))
-    crashes = seed % 3 == 0
-    consumer = harness.consumer("t", "c", rdy=chosen.choice((1, 30)))
-    finished: set[bytes] = set()
-    deliveries: Counter[bytes] = Counter()
-    count = 0
-
-    def process_messages(finishes: float) -> None:
-        while messages := consumer.messages():
-            for message in messages:
-                deliveries[message.body] += 1
-                assert message.attempts <= MAX_ATTEMPTS
-                assert message.body not in finished
-                if int(message.body) % 7 and chosen.random() < finishes:
-                    consumer.finish([message])
-                    finished.add(message.body)
-                else:
-                    requeue(consumer, [message], chosen.choice((0, 0, 500)))
-
-    for _ in range(80):
-        action = chosen.randrange(6)
-        if action < 3:
-            batch = [b"%d" % (count + number) for number in range(chosen.randrange(1, 6))]
-            harness.publish("t", *batch)
-            count += len(batch)
-        elif action == 3:
-            harness.pass_time(chosen.choice((0.3, 2)))
-        elif action == 4 and crashes:
-            harness.crash()
-            consumer = harness.consumer("t", "c", rdy=chosen.choice((1, 30)))
-        process_messages(0.8)
-    for _ in range(20):
-        harness.pass_time(2)
-        process_messages(1)
-    found = dead_letter_bodies(harness)
-    assert {b"%d" % number for number in range(count)} == finished | set(found)
-    if not crashes:
-        assert not finished & set(found)
-        assert len(found) == len(set(found))
-        assert {MAX_ATTEMPTS} == {deliveries[body] for body in found}
-    assert {body for body in map(b"%d".__mod__, range(0, count, 7))} <= set(found)
 
 
 def redrive(

@@ -25,22 +25,6 @@ def publish_numbers(harness: BrokerHarness, count: int, first: int = 0) -> None:
     harness.publish("t", *[b"%d" % n for n in range(first, first + count)])
 
 
-def test_first_deliveries_are_in_publishing_order(harness: BrokerHarness) -> None:
-    """P10: one consumer gets messages in publishing order, across commits and windows."""
-    consumer = harness.consumer("t", "c", rdy=7)
-    seen: list[int] = []
-    for batch in range(20):
-        publish_numbers(harness, 10, 10 * batch)
-        messages = consumer.messages()
-        seen += numbers(messages)
-        consumer.finish(messages)
-    while messages := consumer.messages():
-        seen += numbers(messages)
-        consumer.finish(messages)
-
-    assert seen == list(range(200))
-
-
 def test_a_burst_is_shared_in_equal_parts(harness: BrokerHarness) -> None:
     """A burst is divided equally among all ready consumers.
 
@@ -75,24 +59,6 @@ def test_single_messages_go_to_the_consumers_in_turn(harness: BrokerHarness) -> 
         [1, 4, 7],
         [2, 5, 8],
     ]
-
-
-def test_requeue_zero_neither_loops_nor_starves(harness: BrokerHarness) -> None:
-    """A client that requeues everything without delay still gets fresh messages.
-
-    With RDY 1 it gets fresh and requeued messages alternately.
-    """
-    consumer = harness.consumer("t", "c", rdy=1)
-    publish_numbers(harness, 10)
-    seen: list[tuple[int, int]] = []
-    for _ in range(12):
-        (message,) = consumer.messages()
-        seen.append((int(message.body), message.attempts))
-        consumer.say(commands.req(message.id, 0))
-
-    fresh = [body for body, attempts in seen if attempts == 1]
-    assert fresh == list(range(6))
-    assert len(seen) - len(fresh) == 6
 
 
 def test_at_most_half_of_a_run_are_redeliveries(harness: BrokerHarness) -> None:
@@ -327,14 +293,3 @@ def test_without_topology_aware_zones_do_not_affect_shares() -> None:
 
     assert [5, 5] == [received_count(near), received_count(far)]
     assert 0 == harness.channel("t", "c").zone_local_msg_count
-
-
-def test_without_topology_aware_every_delivery_is_global() -> None:
-    """Without `topology_aware`, each delivery counts in `global_msg_count`, as in Go's nsqd."""
-    harness = BrokerHarness()
-    harness.consumer("t", "c", rdy=10)
-    harness.publish("t", b"1", b"2", b"3")
-    stats = harness.channel("t", "c")
-
-    assert (stats.zone_local_msg_count, stats.region_local_msg_count) == (0, 0)
-    assert stats.global_msg_count == 3

@@ -32,6 +32,7 @@ steps = st.lists(
         st.tuples(st.just("touch"), places, owners, times),
         st.tuples(st.just("expire"), times),
         st.tuples(st.just("leave"), owners),
+        st.tuples(st.just("take"), st.lists(places, max_size=20, unique=True).map(sorted)),
         st.tuples(st.just("clear")),
     ),
     max_size=30,
@@ -120,6 +121,13 @@ def apply(
     if kind == "clear":
         plain.state.clear()
         return None, [form.clear() for form in forms]
+    if kind == "take":
+        named = np.array(args[0], np.int64)
+        expected = plain.take([index for index in args[0] if index in plain.state])
+        return expected, [
+            list(zip(*(column.tolist() for column in form.take(named)), strict=True))
+            for form in forms
+        ]
     taken: list[Any] = [
         form.expire(args[0]) if kind == "expire" else form.release_owner(args[0]) for form in forms
     ]
@@ -248,72 +256,6 @@ def test_a_foreign_nodes_id_is_not_in_flight() -> None:
     assert freed.freed == 1
 
 
-def test_a_duplicate_in_one_run_is_freed_once_and_fails_once() -> None:
-    """A duplicate id in a FIN run succeeds once and fails once."""
-    for run in ([BASE, BASE], np.array([BASE, BASE], np.int64)):
-        freed = one_message().finish(run, 1)
-
-        assert (freed.freed, freed.failures) == (1, [(1, NOT_IN_FLIGHT)])
-
-
-def test_shares_of_a_run_are_first_deliveries() -> None:
-    """Each owner's share of a run has its own deadline.
-
-    Attempts restart at 1, whatever an earlier message at the same place had.
-    """
-    in_flight = InFlight()
-    again = np.arange(100, dtype=np.int64)
-    in_flight.note_many(again, np.full(100, 5), 9, now_ns=0, deadline_ns=1)
-    assert 90 == in_flight.finish(range(10, 100), 9).freed
-    owners = np.array([7, 8, 8, 8, 7, 7], np.uint32)
-    deadlines = np.array([500, 400, 400, 400, 600, 600])
-    in_flight.note_run(10, 16, owners, now_ns=300, deadline_ns=deadlines)
-
-    assert 16 == in_flight.count
-    late = in_flight.expire(450)
-    assert [*range(10), 11, 12, 13] == late.indexes.tolist()
-    assert [5] * 10 + [1] * 3 == late.attempts.tolist()
-    assert [9] * 10 + [8] * 3 == late.owners.tolist()
-    assert [10, 14, 15] == in_flight.release_owner(7).indexes.tolist()
-
-
 spread_out = st.lists(
     st.integers(0, 60).map(lambda place: place % 6 * PAGE_SIZE + place), unique=True
 ).map(sorted)
-
-
-@given(spread_out, spread_out, st.integers(0, 3))
-def test_rows_and_take_return_exactly_the_named_messages(
-    held: list[int], named: list[int], pages_kept: int
-) -> None:
-    """`rows_of`, `rows` and `take` return exactly the named messages with all their fields.
-
-    This holds for messages in pages and for scattered ones.
-    """
-    flying = InFlight(pages_kept)
-    for at, index in enumerate(held):
-        now_ns, deadline_ns = 1000 + at, 2000 + at
-        if at % 2:
-            flying.note_run(index, index + 1, at + 1, now_ns=now_ns, deadline_ns=deadline_ns)
-        else:
-            one = np.array([index], np.int64)
-            flying.note_many(
-                one, np.array([at + 1]), at + 1, now_ns=now_ns, deadline_ns=deadline_ns
-            )
-    known = {
-        index: (index, at + 1, 2000 + at, 1000 + at, 1 if at % 2 else at + 1)
-        for at, index in enumerate(held)
-    }
-    chosen = np.array(named, np.int64)
-    rows = flying.rows_of(chosen)
-    assert [known[i] for i in named if i in known] == list(
-        zip(*(column.tolist() for column in rows), strict=True)
-    )
-    assert flying.rows().indexes.tolist() == held
-
-    taken = flying.take(chosen)
-    assert taken.indexes.tolist() == [index for index in named if index in known]
-    assert taken.owners.tolist() == [known[index][1] for index in named if index in known]
-    assert taken.attempts.tolist() == [known[index][4] for index in named if index in known]
-    left = [index for index in held if index not in named]
-    assert (flying.count, sorted(flying.indexes().tolist())) == (len(left), left)

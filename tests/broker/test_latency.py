@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sparq.broker.in_flight import InFlight
 from sparq.broker.latency import (
     BINS,
     DELIVERY_BOUNDS_NS,
@@ -150,21 +149,6 @@ def test_without_configured_percentiles_nothing_is_measured() -> None:
     assert channel.latencies is None
     assert harness.channel("t", "c").e2e_processing_latency.percentiles is None
     assert harness.topic("t").e2e_processing_latency.count == 0
-
-
-def test_publish_times_are_kept_while_in_flight() -> None:
-    """`published` returns the publish time of each of the owner's messages in flight, once.
-
-    Indexes in pages that do not exist are ignored.
-    """
-    in_flight = InFlight()
-    in_flight.note_run(4090, 4100, 1, now_ns=0, deadline_ns=1)
-    indexes = np.arange(4090, 9000)
-    in_flight.note_published(indexes, indexes * 10)
-    in_flight.finish([4091], 1)
-
-    assert in_flight.published([4099, 4090, 4090, 4091, 8999], 1).tolist() == [40900, 40990]
-    assert in_flight.published(np.array([4090]), 2).tolist() == []
 
 
 def test_a_histogram_bucket_includes_its_upper_bound() -> None:

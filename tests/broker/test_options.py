@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from sparq.broker.options import FILE_BYTES_MIN, FILES_OF_FULL_TOPIC, file_bytes
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from tests.broker.harness import BrokerHarness
@@ -59,13 +58,3 @@ def test_max_channels_limits_the_channels_of_a_topic() -> None:
     assert {"a", "b"} == set(harness.broker.topics["t"].channels)
     harness.consumer("t", "b")
     assert 1 == len(harness.broker.topics["t"].channels["b"].sessions)
-
-
-def test_a_size_limit_makes_segments_smaller() -> None:
-    """A size limit makes a topic's segments smaller, since only whole segments are deleted."""
-    limit = 100 << 20
-    assert limit == file_bytes(limit, 0)
-    assert limit == file_bytes(limit, limit * FILES_OF_FULL_TOPIC)
-    assert limit // FILES_OF_FULL_TOPIC == file_bytes(limit, limit)
-    assert FILE_BYTES_MIN == file_bytes(limit, 1)
-    assert 100 == file_bytes(100, 1)

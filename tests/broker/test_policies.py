@@ -26,7 +26,6 @@ from sparq.broker.policies import (
     encode,
 )
 from sparq.log.disk import DiskError
-from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
 from tests.broker.harness import PATH, BrokerHarness, Ticket
@@ -239,64 +238,6 @@ def test_a_size_limit_makes_the_next_segments_smaller() -> None:
     assert 100_000 == harness.broker.topics["t"].stream.log.options.max_bytes_per_file
     assert choose(harness) is None
     assert 100 << 20 == harness.broker.topics["t"].stream.log.options.max_bytes_per_file
-
-
-def test_a_retention_policy_keeps_finished_segments() -> None:
-    """A retention policy keeps finished segments; its removal deletes them."""
-    harness = BrokerHarness(max_bytes_per_file=FILE_BYTES)
-    assert choose(harness, policy("kept", retention_time_ns=3600 * 10**9)) is None
-    sizes = {}
-    for name in ("kept", "not"):
-        consumer = harness.consumer(name, "c", rdy=100)
-        for _ in range(30):
-            harness.publish(name, BODY)
-        consumer.finish(consumer.messages())
-    for _ in range(5):
-        harness.pass_time(1.1)
-    for name in ("kept", "not"):
-        sizes[name] = len(harness.broker.topics[name].stream.log.segments())
-    assert sizes["kept"] > 8
-    assert 1 == sizes["not"]
-    assert choose(harness) is None
-    for _ in range(5):
-        harness.pass_time(1.1)
-    assert 1 == len(harness.broker.topics["kept"].stream.log.segments())
-
-
-def test_a_lag_limit_applies_only_to_the_matching_channel() -> None:
-    """Only the matching channel drops messages, even if it was created after the policy."""
-    harness = BrokerHarness(max_bytes_per_file=FILE_BYTES)
-    harness.consumer("t", "patient")
-    assert choose(harness, policy("t", "slow", max_channel_lag_bytes=50_000)) is None
-    harness.consumer("t", "slow")
-    for _ in range(30):
-        harness.publish("t", BODY)
-    for _ in range(3):
-        harness.pass_time(1.1)
-
-    slow, patient = harness.channel("t", "slow"), harness.channel("t", "patient")
-    assert 0 < slow.voided_count == 30 - slow.depth
-    assert (0, 30) == (patient.voided_count, patient.depth)
-
-
-def test_limits_on_channels_and_consumers() -> None:
-    """Limits on channels and consumers apply only to matching topics and channels."""
-    harness = BrokerHarness()
-    harness.consumer("t", "a")
-    chosen = [policy("t", max_channels=1), policy("*", "a", max_channel_consumers=1)]
-    assert choose(harness, *chosen) is None
-
-    client = harness.connect()
-    client.say(commands.sub("t", "b"))
-    assert [b"E_SUB_FAILED SUB failed the limit of 1 channels is reached"] == client.answers()
-    client = harness.connect()
-    client.say(commands.sub("t", "a"))
-    why = b"E_SUB_FAILED SUB failed consumers for t:a exceeds limit of 1"
-    assert [why] == client.answers()
-    for _ in range(2):
-        client = harness.connect()
-        client.say(commands.sub("u", "b"))
-        assert [b"OK"] == client.answers()
 
 
 def test_policies_that_cannot_be_saved_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

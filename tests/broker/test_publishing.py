@@ -123,20 +123,6 @@ def test_a_sync_due_during_a_commit_is_retried_soon() -> None:
     assert harness.topic("t").unsynced_messages == 0
 
 
-def test_closing_syncs_everything() -> None:
-    """After `close` and its tasks a power cut loses nothing, whatever the sync policy."""
-    for seed in range(5):
-        harness = BrokerHarness(sync_every=1000, sync_timeout_ns=10**15)
-        consumer = harness.consumer("t", "c", rdy=10)
-        harness.publish("t", b"1", b"2", b"3")
-        consumer.finish(consumer.messages()[:1])
-        harness.close()
-        harness.disk = harness.disk.crash(seed)
-        harness.crash()
-
-        assert harness.consumer("t", "c", rdy=10).bodies() == [b"2", b"3"]
-
-
 def test_closing_syncs_after_a_commit_without_a_sync() -> None:
     """`close` syncs after a commit in flight that does not sync itself."""
     for seed in range(5):

@@ -322,29 +322,6 @@ def test_attach_takes_over_unfinished_messages_of_subscribers(harness: BrokerHar
     assert int(attached["committed"]) == messages[1].index
 
 
-def test_a_held_channel_keeps_its_segments() -> None:
-    """Segments are kept until they are committed, even while no reader is connected."""
-    harness = BrokerHarness(max_bytes_per_file=2000)
-    reader = harness.connect()
-    attached = ask(reader, commands.attach("t", "c"))
-    for n in range(30):
-        harness.publish("t", b"%d" % n * 300)
-    log = harness.broker.topics["t"].stream.log
-    files = len(log.segments())
-    reader.close()
-    harness.pass_time(5.0)
-    assert len(log.segments()) == files > 3
-
-    reader = harness.connect()
-    attached = ask(reader, commands.attach("t", "c"))
-    end = int(attached["end"])
-    for index in (end - 1, end):
-        reader.say(commands.commit("t", "c", attached["epoch"], index))
-    harness.pass_time(5.0)
-
-    assert len(log.segments()) == 1
-
-
 def test_attach_and_ends_are_refused_for_an_ephemeral_topic(harness: BrokerHarness) -> None:
     """ATTACH and ENDS are refused for an ephemeral topic."""
     client = harness.connect()
@@ -427,25 +404,6 @@ def test_damage_in_a_range_is_counted() -> None:
     after, lost, bodies = read(client, ends["log"], first, end, 1 << 20)
 
     assert (after, lost, bodies) == (end, 2, [b"0-a", b"0-b", b"2-a", b"2-b"])
-
-
-def test_a_commit_after_a_new_sub_is_refused(harness: BrokerHarness) -> None:
-    """After a new SUB, a COMMIT of the former range reader is refused.
-
-    Otherwise its old position would move the channel.
-    """
-    harness.publish("t", b"x")
-    reader, other = harness.connect(), harness.connect()
-    attached = ask(reader, commands.attach("t", "c"))
-    reader.close()
-    other.say(commands.commit("t", "c", attached["epoch"], int(attached["end"])))
-    assert other.answers() == [b"OK"]
-
-    harness.consumer("t", "c")
-    other.say(commands.commit("t", "c", attached["epoch"], int(attached["end"])))
-
-    epoch = attached["epoch"]
-    assert other.answers() == [b"E_COMMIT_FAILED COMMIT failed epoch %d is not attached" % epoch]
 
 
 def test_a_range_reader_of_a_deleted_channel_stays_connected(harness: BrokerHarness) -> None:

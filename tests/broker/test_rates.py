@@ -55,17 +55,6 @@ def test_publishes_beyond_a_burst_are_held_and_then_refused() -> None:
     assert [None] == publish(harness).answers
 
 
-def test_each_topic_has_its_own_rate() -> None:
-    """Each topic has its own rate; without the option no publish is held."""
-    harness = BrokerHarness(max_publish_rate=RATE)
-    for _ in range(30):
-        publish(harness)
-    assert [None] == publish(harness, topic="u").answers
-    free = BrokerHarness()
-    assert [[None]] * 300 == [publish(free).answers for _ in range(300)]
-    assert 0 == free.topic("t").held_count
-
-
 def test_a_large_batch_makes_the_next_wait() -> None:
     """A batch above the rate is stored as a whole; later publishes wait correspondingly."""
     harness = BrokerHarness(max_publish_rate=RATE)

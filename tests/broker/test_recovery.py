@@ -62,7 +62,7 @@ def by_arrays(state: ChannelState, past_due: list[int]) -> Restored:
     restore(channel, state, np.array(past_due, np.int64), HARNESS.clock.now())
     indexes, attempts = channel.requeued.all()
     again = list(zip(indexes.tolist(), attempts.tolist(), strict=True))
-    return again, sorted(channel.delays.entries()), channel.skips.ranges(), channel.skips.count
+    return again, sorted(channel.delays.entries()), channel.skips.bounds(), channel.skips.count
 
 
 def new_channel() -> Channel:

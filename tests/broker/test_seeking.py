@@ -187,56 +187,6 @@ def test_messages_deleted_in_the_middle_of_the_log_are_not_in_the_depth(place: s
     assert harness.channel("t", "c").depth == 0
 
 
-def test_a_seek_delivers_everything_from_its_target_again(harness: BrokerHarness) -> None:
-    """A seek to an end, an index or a time delivers everything from there again.
-
-    Attempts start at 1.
-    """
-    consumer = harness.consumer("t", "c", rdy=100)
-    times = []
-    for n in range(4):
-        times.append(harness.clock.wall_ns)
-        harness.publish("t", b"%d" % n)
-        harness.advance(60.0)
-    messages = consumer.messages()
-    consumer.finish(messages)
-
-    def replayed(target: SeekTarget) -> list[bytes]:
-        harness.broker.seek("t", "c", target, harness.clock.now())
-        harness.turn()
-        found = consumer.messages()
-        assert {message.attempts for message in found} <= {1}
-        return [message.body for message in found]
-
-    assert replayed("earliest") == [b"0", b"1", b"2", b"3"]
-    assert replayed("latest") == []
-    assert replayed(messages[2].index) == [b"2", b"3"]
-    assert replayed(("time", times[1])) == [b"1", b"2", b"3"]
-    assert replayed(("time", times[3] + 1)) == []
-    assert replayed(0) == [b"0", b"1", b"2", b"3"]
-    assert replayed(1 << 53) == []
-
-
-def test_a_replay_delivers_deferred_publishes(harness: BrokerHarness) -> None:
-    """A replay delivers deferred publishes that were due already immediately.
-
-    Those not due yet are delivered at their due time.
-    """
-    consumer = harness.consumer("t", "c", rdy=100)
-    harness.publish("t", b"due", defer_ms=1000)
-    harness.publish("t", b"later", defer_ms=60_000)
-    harness.publish("t", b"plain")
-    harness.pass_time(2.0)
-    consumer.finish(consumer.messages())
-    harness.broker.seek("t", "c", "earliest", harness.clock.now())
-    harness.turn()
-    assert sorted(consumer.bodies()) == [b"due", b"plain"]
-
-    harness.pass_time(60.0)
-
-    assert b"later" in consumer.bodies()
-
-
 def test_seek_to_a_time_on_the_disk() -> None:
     """A seek to a time that must be looked up on disk moves the channel when it is found."""
     harness = BrokerHarness(cache_bytes=1)

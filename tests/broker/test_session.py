@@ -14,7 +14,6 @@ from sparq.options.units import MILLISECOND
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.identify import Granted, negotiate
-from sparq.protocol.layout import OK
 from sparq.testing import ManualClock
 from tests.broker.harness import BrokerHarness
 
@@ -77,25 +76,6 @@ def test_the_window_is_rdy_minus_messages_in_flight() -> None:
     assert 0 == session.window()
     session.paused_writing, session.closing = False, True
     assert 0 == session.window()
-
-
-def test_replies_after_a_pending_one_wait_for_it() -> None:
-    """Replies after a pending one wait for it.
-
-    A large answer is put out in its parts, without joining them.
-    """
-    session = new_session()
-    slot = session.slot()
-    session.reply(OK)
-    assert ([], True, False) == (
-        session.take_output(),
-        session.has_answers(),
-        session.is_drained(),
-    )
-
-    slot.data, slot.more = b"first", (b"second", b"third")
-    assert [b"first", b"second", b"third", OK] == session.take_output()
-    assert (False, True) == (session.has_answers(), session.is_drained())
 
 
 def test_delivery_options_are_set_once() -> None:

@@ -174,18 +174,3 @@ def test_expired_messages_are_not_shared(options: dict[str, Any]) -> None:
 
     expected = [b"new"] * 4 if options else [b"old"] * 4 + [b"new"] * 4
     assert expected == [body for client in clients for body in client.bodies()]
-
-
-def test_consumers_in_the_zone_are_served_before_others() -> None:
-    """With topology-aware consumption all consumers in the zone are served before others."""
-    harness = BrokerHarness(topology_aware=True, topology_zone="z")
-    zones = ["z", "other"] * 5
-    clients = [harness.consumer("t", "c", topology_zone=zone) for zone in zones]
-    for client in clients:
-        client.say(commands.rdy(1))
-    harness.publish("t", *[b"x"] * 6)
-
-    assert [1] * 5 == [len(client.messages()) for client in clients[::2]]
-    assert 1 == sum(len(client.messages()) for client in clients[1::2])
-    stats = harness.channel("t", "c")
-    assert (5, 1) == (stats.zone_local_msg_count, stats.region_local_msg_count)

@@ -17,19 +17,3 @@ def test_a_client_that_published_is_a_producer(harness: BrokerHarness) -> None:
     assert counts is not None
     assert [(c.topic, c.count) for c in counts] == [("a", 2), ("b", 1)]
     assert harness.topic("a").message_bytes == 2
-
-
-def test_filters_of_the_stats(harness: BrokerHarness) -> None:
-    """The filter for a topic or channel selects only it; unknown names select nothing."""
-    harness.publish("a", b"x")
-    harness.consumer("b", "c")
-
-    assert stats.selected(harness.broker, "nope") is None
-    both = stats.selected(harness.broker, None)
-    assert both is not None
-    assert [topic.name for topic in both] == ["a", "b"]
-    assert stats.selected(harness.broker, "b") == both[1:]
-    assert stats.channels_of(both[0], "nope") == []
-    assert [channel.name for channel in stats.channels_of(both[1], "c")] == ["c"]
-    assert stats.channels_of(both[1], None) == stats.channels_of(both[1], "c")
-    assert harness.channel("b", "c").client_count == 1

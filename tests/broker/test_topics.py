@@ -45,17 +45,6 @@ def backwards(openings: Sequence[Opening]) -> None:
         opening.run()
 
 
-def test_the_order_in_which_topics_are_read_does_not_matter() -> None:
-    """Topics opened in reverse order keep their own messages."""
-    harness = create_topics(BrokerHarness())
-    broker = Broker(harness.options, harness.disk, PATH, harness.clock.now())
-    broker.load(harness.clock.now(), backwards)
-
-    expected = [[b"one of %d" % n, b"two of %d" % n] for n in range(TOPICS)]
-
-    assert expected == bodies_of(harness, broker)
-
-
 def test_a_topic_that_cannot_be_opened_does_not_stop_others() -> None:
     """A topic that cannot be opened is reported and left unchanged; all others are opened."""
     harness = create_topics(BrokerHarness())
@@ -140,21 +129,6 @@ def test_deleting_a_topic(harness: BrokerHarness) -> None:
     assert harness.topic("t").log != old_log
     harness.crash()
     assert harness.topic("t").message_count == 0
-
-
-def test_timers_of_a_deleted_topic_have_no_effect(harness: BrokerHarness) -> None:
-    """A deleted topic's pending ledger sync does not disturb the turns of other topics."""
-    consumer = harness.consumer("t", "c", rdy=10)
-    harness.publish("t", b"x")
-    consumer.finish(consumer.messages())
-    harness.pass_time(1.0)
-    harness.broker.delete_topic("t", harness.clock.now())
-    harness.turn()
-
-    harness.pass_time(1.5)
-    harness.publish("other", b"y")
-
-    assert 1 == harness.topic("other").message_count
 
 
 def test_a_deleted_topic_is_not_synced() -> None:

@@ -135,52 +135,7 @@ def test_retained_messages_can_be_replayed_after_a_restart() -> None:
     assert replayed(after_trims(harness)) == 30
 
 
-def test_a_seek_works_while_a_consumer_is_connected() -> None:
-    """A seek also works while a consumer is connected.
-
-    The channel delivers from its new position, and a FIN for an earlier delivery gets E_FIN_FAILED.
-    """
-    harness = harness_with_small_files(retention_bytes=1 << 20)
-    consumer = harness.consumer("t", "c", rdy=100)
-    fill(harness, 12)
-    first = consumer.messages()
-    consumer.finish(first[:6])
-
-    harness.broker.seek("t", "c", first[3].index, harness.clock.now())
-    harness.turn()
-    again = consumer.messages()
-    assert [message.id for message in again] == [message.id for message in first[3:]]
-    consumer.answers()
-    consumer.say(commands.fin(first[0].id))
-    assert consumer.answers() == [b"E_FIN_FAILED FIN " + first[0].id + b" failed ID not in flight"]
-
-    harness.broker.seek("t", "c", "latest", harness.clock.now())
-    harness.turn()
-    assert (harness.channel("t", "c").depth, consumer.messages()) == (0, [])
-    harness.publish("t", b"next")
-    assert consumer.bodies() == [b"next"]
-
-
 # Lag
-
-
-def test_a_channel_above_its_lag_limit_drops_its_oldest_messages() -> None:
-    """A channel above `max_channel_lag_bytes` drops its oldest messages.
-
-    They are counted and the segments deleted. The rest is delivered.
-    """
-    harness = harness_with_small_files(max_channel_lag_bytes=50_000)
-    harness.consumer("t", "slow")
-    harness.consumer("t", "quick")
-    fill(harness)
-    after_trims(harness)
-
-    slow = harness.channel("t", "slow")
-    assert slow.voided_count > 0
-    assert slow.voided_count + slow.depth == 30
-    assert sum(segment.size_bytes for segment in segments(harness)) <= 50_000 + FILE_BYTES
-    assert any("t:slow is too far behind" in note for note in harness.broker.notes)
-    assert len(harness.consumer("t", "slow", rdy=100).messages()) == slow.depth
 
 
 @pytest.mark.parametrize("how", ["", "crash", "restart"])
@@ -264,54 +219,6 @@ def test_a_lag_limit_keeps_messages_in_flight_and_deferred_ones() -> None:
     assert harness.channel("t", "c").in_flight_count == 2
 
 
-@pytest.mark.parametrize("end", ["nothing", "crash", "restart", "checkpoint", "twice"])
-def test_deferred_messages_of_a_dropped_segment_are_delivered_once(end: str) -> None:
-    """Deferred messages in a dropped segment are delivered once, when they are due.
-
-    This holds across crashes, restarts and checkpoints. Dropped unread messages do not return.
-    """
-    harness = harness_with_small_files(max_channel_lag_bytes=50_000)
-    harness.consumer("t", "c").close()
-    for number in range(30):
-        harness.publish("t", BODY)
-        if number % 5 == 0:
-            harness.publish("t", b"later %d" % number, defer_ms=60_000)
-    after_trims(harness)
-    depth = harness.channel("t", "c").depth
-    assert 6 == harness.channel("t", "c").deferred_count
-    assert 0 < depth < 15
-    if end == "checkpoint":
-        harness.checkpoint("t")
-    if end != "nothing":
-        getattr(harness, "crash" if end != "restart" else end)()
-    if end == "twice":
-        after_trims(harness)
-        harness.restart()
-
-    assert (depth, 6) == (harness.channel("t", "c").depth, harness.channel("t", "c").deferred_count)
-    consumer = harness.consumer("t", "c", rdy=2_500)
-    unread = consumer.messages()
-    consumer.finish(unread)
-    harness.pass_time(60)
-    wanted = sorted(b"later %d" % number for number in range(0, 30, 5))
-    assert (depth, wanted) == (len(unread), sorted(consumer.bodies()))
-
-
-def test_a_deferred_message_keeps_only_its_own_segment() -> None:
-    """A deferred message keeps only its own segment; the other finished ones are deleted."""
-    harness = harness_with_small_files()
-    harness.consumer("t", "c")
-    fill(harness, 9)
-    harness.publish("t", BODY, defer_ms=86_400_000)
-    fill(harness, 30)
-    finish_all(harness)
-    after_trims(harness)
-
-    assert len(segments(harness)) == 2
-    harness.pass_time(86_400.0)
-    assert harness.channel("t", "c").depth == 1
-
-
 def test_the_lag_limit_applies_to_a_range_readers_channel() -> None:
     """The lag limit also applies to the channel of a range reader."""
     harness = harness_with_small_files(max_channel_lag_bytes=50_000)
@@ -375,20 +282,6 @@ def test_a_segment_is_deleted_only_after_its_fins_are_synced() -> None:
 
     assert topic.writer.is_synced()
     assert len(topic.stream.log.segments()) == 1
-
-
-def test_a_deferred_publish_is_delivered_after_later_messages_are_finished() -> None:
-    """A deferred publish is delivered when due, after all later messages are finished."""
-    harness = BrokerHarness(max_bytes_per_file=2000)
-    consumer = harness.consumer("t", "c", rdy=100)
-    harness.publish("t", b"deferred", defer_ms=60_000)
-    for n in range(40):
-        harness.publish("t", b"%d" % n * 150)
-    consumer.finish(consumer.messages())
-    harness.pass_time(5.0)
-    harness.pass_time(56.0)
-
-    assert consumer.bodies() == [b"deferred"]
 
 
 def test_without_channels_segments_before_the_mark_are_deleted() -> None:

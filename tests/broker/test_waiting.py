@@ -64,23 +64,6 @@ def test_outdated_entries_do_not_pile_up() -> None:
     assert len(times._heap) <= OUTDATED_MIN
 
 
-def test_due_publishes_are_still_skipped_by_cursors() -> None:
-    """A deferred publish that is due stays in `skipped`.
-
-    Cursors must not deliver it: the channels have it in their ready lists.
-    """
-    due = DueList()
-    due.add(50, 100)
-    due.add(40, 107)
-    assert due.pop_due(45) == [107]
-
-    assert (due.contains(100), due.contains(101)) == (True, False)
-    assert (due.next_skipped(101), due.next_skipped(108)) == (107, NEVER)
-    assert due.count_between(100, 107) == 1
-    assert due.pending_between(0, 200).tolist() == [100]
-    assert due.joined_from(0, 200) == [107]
-
-
 def test_due_messages_after_the_mark_are_held_back() -> None:
     """A due message at or after P is held back until P has passed it."""
     due = DueList()
@@ -92,15 +75,6 @@ def test_due_messages_after_the_mark_are_held_back() -> None:
     assert due.hold_back([], 15) == []
     assert due.hold_back([], 21) == [20]
     assert due.overdue == []
-
-
-def test_messages_due_at_a_restart_are_skipped_by_cursors() -> None:
-    """Messages due at a restart are skipped by cursors, and held back if at or after P."""
-    due = DueList()
-    none = np.zeros(2, np.bool_)
-    due.fill(np.array([3, 12]), np.array([1, 1]), ~none, 10, none)
-
-    assert (due.skipped, due.overdue, len(due.pending)) == ([3, 12], [12], 0)
 
 
 def test_void_removes_a_range() -> None:

@@ -41,7 +41,7 @@ def fingerprint(harness: BrokerHarness) -> list[Any]:
         [column.tolist() for column in flying],
         channel.delays.entries(),
         stream.due.pending.entries(),
-        (stream.end, channel.cursor, channel.noted_cursor, channel.skips.ranges()),
+        (stream.end, channel.cursor, channel.noted_cursor, channel.skips.bounds()),
         list(stream.log._cache._entries),
     ]
 

@@ -276,7 +276,7 @@ class Channel:
         count = stream.ordinal - self.cursor_ordinal
         if self.range_epoch:
             return count
-        if self.skips:
+        if self.skips.ranges:
             count -= self.skips.count
         if stream.due.skipped:
             count -= stream.due.count_between(self.cursor, stream.end)
@@ -301,7 +301,7 @@ class Channel:
         """Move the cursor past messages it must skip; returns the end of the run after it."""
         stream = self.stream
         due = stream.due
-        if not self.skips and not due.skipped:
+        if not self.skips.ranges and not due.skipped:
             return stream.end
         cursor = self.cursor
         while True:
@@ -419,8 +419,8 @@ class Channel:
         found: list[int] = np.union1d(unfinished, self.pending_between(first, end)).tolist()
         return found
 
-    def count_deliveries(self, messages: int, nearness: Proximity | None) -> None:
-        """Count deliveries by the consumer's location; as global if location is not used."""
+    def count_deliveries(self, messages: int, nearness: Proximity) -> None:
+        """Count deliveries by the consumer's location."""
         if nearness is Proximity.ZONE:
             self.counts.zone_local_msg_count += messages
         elif nearness is Proximity.REGION:

@@ -97,7 +97,9 @@ def _round(context: DeliveryContext, available: int) -> int:
     """Give each ready session one equal share; returns how many messages left the queue."""
     channel = context.channel
     ready = channel.ready_sessions
-    sessions = nearest(tuple(ready))
+    sessions = tuple(ready)
+    if sessions[0].nearness is not None:
+        sessions = nearest(sessions)
     # Rounded up: if there are fewer messages than sessions, the first sessions get one each.
     share = -(-available // len(sessions))
     seen = given = 0
@@ -111,7 +113,11 @@ def _round(context: DeliveryContext, available: int) -> int:
         if count > 0:
             sent = session.message_count
             taken = give(context, session, count)
-            channel.count_deliveries(session.message_count - sent, session.nearness)
+            sent = session.message_count - sent
+            if session.nearness is None:
+                channel.counts.global_msg_count += sent
+            else:
+                channel.count_deliveries(sent, session.nearness)
             if not taken:
                 # The next messages are not in memory, for any session: this one stays first.
                 return 0
@@ -264,9 +270,7 @@ def _young_end(context: DeliveryContext, block: Block, run: tuple[int, int]) -> 
 
 
 def nearest(sessions: tuple[V2Session, ...]) -> tuple[V2Session, ...]:
-    """The nearest sessions; all of them if location is not used."""
-    if sessions[0].nearness is None:
-        return sessions
+    """The nearest sessions."""
     least = min(session.nearness or 0 for session in sessions)
     return tuple(session for session in sessions if session.nearness == least)
 

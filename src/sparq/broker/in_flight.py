@@ -292,6 +292,8 @@ class InFlight:
                 freed.append(index)
             else:
                 failures.append((position, NOT_OWNED if found else NOT_IN_FLIGHT))
+        if len(freed) == 1:
+            return Freed(freed, [freed[0] + 1], 1, failures)
         starts: list[int] = []
         ends: list[int] = []
         for index in sorted(freed):

@@ -233,7 +233,7 @@ def _finished_ahead(channel: Channel) -> list[tuple[int, int]]:
     Some skipped messages are not finished: those that a start found requeued ahead of the cursor.
     """
     unfinished = channel.unfinished()
-    skipped = _cut_out(channel.skips.ranges(), unfinished[unfinished >= channel.cursor].tolist())
+    skipped = _cut_out(channel.skips.bounds(), unfinished[unfinished >= channel.cursor].tolist())
     if channel.range_epoch:
         return skipped
     due = channel.stream.due.joined_from(channel.cursor, channel.stream.end)

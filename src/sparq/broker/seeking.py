@@ -160,11 +160,11 @@ def _finished_ahead(channel: Channel, index: int) -> int:
 
     Some messages in `skips` are not finished but still waiting: see `recovery`.
     """
-    if channel.range_epoch or not channel.skips:
+    if channel.range_epoch or not channel.skips.ranges:
         return 0
     unfinished = channel.unfinished()
     count = 0
-    for first, end in channel.skips.ranges():
+    for first, end in channel.skips.bounds():
         low = max(first, index, channel.cursor)
         waiting = np.searchsorted(unfinished, end) - np.searchsorted(unfinished, low)
         count += _ahead(channel, low, end) - int(waiting) if low < end else 0
@@ -177,7 +177,7 @@ def _unfinished_before(channel: Channel, index: int) -> int:
     if channel.range_epoch:
         return fresh
     passed = int(np.searchsorted(channel.unfinished(), index))
-    for first, end in channel.skips.ranges():
+    for first, end in channel.skips.bounds():
         fresh -= _ahead(channel, max(first, channel.cursor), min(end, index))
     return fresh + passed + len(channel.pending_between(channel.cursor, index))
 

@@ -44,33 +44,35 @@ Indexes = NDArray[np.int64]
 
 
 class Skips:
-    """Ranges that the cursor will skip; `count` is the number of messages in them."""
+    """Ranges that the cursor will skip.
+
+    Attributes:
+        count: number of messages in them.
+        ranges: (first, end, count) of each, ascending.
+    """
 
     def __init__(self) -> None:
         self.count = 0
-        self._ranges: deque[tuple[int, int, int]] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._ranges)
+        self.ranges: deque[tuple[int, int, int]] = deque()
 
     def add(self, first: int, end: int, count: int) -> None:
         """Add [first, end) with `count` messages; it must not begin before the last range's end."""
         self.count += count
-        if self._ranges and self._ranges[-1][1] == first:
-            first, _, before = self._ranges.pop()
+        if self.ranges and self.ranges[-1][1] == first:
+            first, _, before = self.ranges.pop()
             count += before
-        self._ranges.append((first, end, count))
+        self.ranges.append((first, end, count))
 
     def add_all(self, firsts: Indexes, ends: Indexes, counts: Indexes) -> None:
         """Add ascending ranges that do not touch; there must be no range yet."""
-        assert not self._ranges
+        assert not self.ranges
         self.count = int(counts.sum())
-        self._ranges.extend(zip(firsts.tolist(), ends.tolist(), counts.tolist(), strict=True))
+        self.ranges.extend(zip(firsts.tolist(), ends.tolist(), counts.tolist(), strict=True))
 
     def insert(self, indexes: Sequence[int]) -> None:
         """Add single messages, ascending and at any place, none of which is in a range."""
         self.count += len(indexes)
-        ranges = sorted([*self._ranges, *((index, index + 1, 1) for index in indexes)])
+        ranges = sorted([*self.ranges, *((index, index + 1, 1) for index in indexes)])
         joined: list[tuple[int, int, int]] = []
         for first, end, count in ranges:
             if joined and joined[-1][1] == first:
@@ -78,21 +80,21 @@ class Skips:
                 joined.append((begin, end, before + count))
             else:
                 joined.append((first, end, count))
-        self._ranges = deque(joined)
+        self.ranges = deque(joined)
 
     def end(self, default: int) -> int:
         """The end of the last range; `default` if there is none."""
-        return self._ranges[-1][1] if self._ranges else default
+        return self.ranges[-1][1] if self.ranges else default
 
     def next_start(self) -> int:
         """Where the next range begins; NEVER: there is none."""
-        return self._ranges[0][0] if self._ranges else NEVER
+        return self.ranges[0][0] if self.ranges else NEVER
 
     def jump(self, cursor: int) -> tuple[int, int]:
         """Skip ranges that begin at or before a cursor; returns (new cursor, skipped messages)."""
         jumped = 0
-        while self._ranges and self._ranges[0][0] <= cursor:
-            _, end, count = self._ranges.popleft()
+        while self.ranges and self.ranges[0][0] <= cursor:
+            _, end, count = self.ranges.popleft()
             if end > cursor:
                 cursor, jumped = end, jumped + count
             self.count -= count
@@ -100,20 +102,20 @@ class Skips:
 
     def end_at(self, index: int) -> int:
         """The end of the range that contains the index; the index itself if none does."""
-        for first, end, _ in self._ranges:
+        for first, end, _ in self.ranges:
             if first > index:
                 break
             if index < end:
                 return end
         return index
 
-    def ranges(self) -> list[tuple[int, int]]:
-        """The ranges, ascending."""
-        return [(first, end) for first, end, _ in self._ranges]
+    def bounds(self) -> list[tuple[int, int]]:
+        """(first, end) of each range, ascending."""
+        return [(first, end) for first, end, _ in self.ranges]
 
     def clear(self) -> None:
         """Remove all ranges."""
-        self._ranges.clear()
+        self.ranges.clear()
         self.count = 0
 
 

@@ -214,14 +214,14 @@ def take(channel: Channel, now: Instant) -> ChannelSnapshot:
         overdue=list(due.overdue),
         # A channel may have passed very many of them: only those ahead of the cursor are needed.
         skipped=due.skipped[bisect_left(due.skipped, channel.cursor) :],
-        skips=[] if channel.range_epoch else channel.skips.ranges(),
+        skips=[] if channel.range_epoch else channel.skips.bounds(),
     )
 
 
 def fresh_after(channel: Channel, after: int, count: int) -> list[int]:
     """List the next messages after an index, in log order, that the cursor will deliver."""
     log, due, end = channel.stream.log, channel.stream.due, channel.stream.end
-    skips = [] if channel.range_epoch else channel.skips.ranges()
+    skips = [] if channel.range_epoch else channel.skips.bounds()
     found: list[int] = []
     index = max(channel.cursor, after + 1)
     at = 0
