@@ -254,8 +254,3 @@ def test_a_foreign_nodes_id_is_not_in_flight() -> None:
 
     assert freed.failures == [(0, NOT_IN_FLIGHT), (1, NOT_IN_FLIGHT), (2, NOT_IN_FLIGHT)]
     assert freed.freed == 1
-
-
-spread_out = st.lists(
-    st.integers(0, 60).map(lambda place: place % 6 * PAGE_SIZE + place), unique=True
-).map(sorted)

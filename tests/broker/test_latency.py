@@ -14,7 +14,6 @@ from sparq.broker.latency import (
     LONGEST_NS,
     Histogram,
     LatencyWindow,
-    bin_of,
     bins_of,
     merged,
     value_of,
@@ -27,13 +26,10 @@ QUANTILES = (1.0, 0.99, 0.5)
 latencies = st.integers(-(10**9), 10**18)
 
 
-@given(st.lists(latencies, max_size=50))
-def test_bins_of_an_array_equal_single_bins(values: list[int]) -> None:
-    """`bins_of` equals `bin_of`, and every latency has a valid bin."""
-    by_array = bins_of(np.array(values, np.int64)).tolist()
-
-    assert [bin_of(value) for value in values] == by_array
-    assert all(0 <= position < BINS for position in by_array)
+@given(latencies)
+def test_every_latency_has_a_bin(latency_ns: int) -> None:
+    """Latencies of any length, and negative ones of a clock that was set back, have a valid bin."""
+    assert 0 <= bins_of(np.array([latency_ns]))[0] < BINS
 
 
 def is_near(value: float, exact: int) -> bool:
@@ -45,7 +41,7 @@ def is_near(value: float, exact: int) -> bool:
 @example(1577)  # 15.93 ns off
 def test_a_bins_value_is_within_one_percent(latency_ns: int) -> None:
     """A bin's value is within 1 % of every latency in the bin."""
-    assert is_near(value_of(bin_of(latency_ns)), latency_ns)
+    assert is_near(value_of(int(bins_of(np.array([latency_ns]))[0])), latency_ns)
 
 
 @given(st.lists(st.integers(1000, 10**13), min_size=1, max_size=200))

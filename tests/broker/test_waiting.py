@@ -77,6 +77,15 @@ def test_due_messages_after_the_mark_are_held_back() -> None:
     assert due.overdue == []
 
 
+def test_messages_due_at_a_restart_are_skipped_by_cursors() -> None:
+    """Messages due at a restart are skipped by cursors, and held back if at or after P."""
+    due = DueList()
+    none = np.zeros(3, np.bool_)
+    due.fill(np.array([3, 10, 12]), np.array([1, 1, 1]), ~none, 10, none)
+
+    assert (due.skipped, due.overdue, len(due.pending)) == ([3, 10, 12], [10, 12], 0)
+
+
 def test_void_removes_a_range() -> None:
     """Deferred publishes in a voided range are neither delivered nor skipped."""
     due = DueList()

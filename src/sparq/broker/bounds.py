@@ -69,18 +69,15 @@ def make_room(topic: Topic, publish: Publish) -> None:
     messages = publish.messages + pending.pending_messages
     # Publishes that wait for a commit count: many may arrive in one turn, before the log grows.
     size_bytes = pending.pending_bytes + publish.size_bytes + publish.messages * FRAME_OVERHEAD
-    if topic.settings.drop_oldest and _fits_alone(topic, size_bytes, messages):
+    most_bytes, most = topic.settings.max_topic_bytes, topic.settings.max_topic_messages
+    # If an empty topic had no room for it, dropping messages would be useless.
+    fits_alone = (not most_bytes or size_bytes <= most_bytes) and (not most or messages <= most)
+    if topic.settings.drop_oldest and fits_alone:
         while full(topic, size_bytes, messages) and _give_up(topic, messages):
             pass
     if limit := full(topic, size_bytes, messages):
         topic.counts.refused_count += publish.messages
         raise LimitReached(f"the limit of {limit} for topic {topic.name} is reached")
-
-
-def _fits_alone(topic: Topic, size_bytes: int, messages: int) -> bool:
-    """Whether an empty topic would have room for it; if not, dropping messages is useless."""
-    most_bytes, most = topic.settings.max_topic_bytes, topic.settings.max_topic_messages
-    return (not most_bytes or size_bytes <= most_bytes) and (not most or messages <= most)
 
 
 def full(topic: Topic, size_bytes: int, messages: int) -> str:

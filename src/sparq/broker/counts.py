@@ -64,11 +64,6 @@ class ChannelCounts:
     global_msg_count: int = 0
     _losses: ReportedLosses = field(default_factory=ReportedLosses)
 
-    @property
-    def has_losses(self) -> bool:
-        """Whether any message was voided, expired or dead-lettered."""
-        return bool(self.voided_count or self.expired_count or self.dead_letter_count)
-
     def unreported_losses(self, mono_ns: int) -> tuple[int, ...]:
         """Return how many voided, expired and dead-lettered messages to report now."""
         counts = self.voided_count, self.expired_count, self.dead_letter_count

@@ -117,7 +117,11 @@ def apply_result(letters: DeadLetterBatch, now: Instant, *, is_kept: bool) -> No
     """
     channel = letters.channel
     if not is_kept:
-        try_again_later(channel, letters.indexes, now)
+        ours = _take(channel, letters.indexes)
+        for index, attempts in zip(ours.indexes.tolist(), ours.attempts.tolist(), strict=True):
+            # The ledger has it as requeued since its last delivery: there is nothing new to note.
+            channel.delays.add(index, now.mono_ns + TRY_AGAIN_NS, attempts)
+        channel.reschedule()
         return
     freed = channel.in_flight.finish(letters.indexes, DEAD_LETTERS)
     if not freed.freed:
@@ -128,15 +132,6 @@ def apply_result(letters: DeadLetterBatch, now: Instant, *, is_kept: bool) -> No
         channel.counts.redriven_count += freed.freed
     channel.forget(freed.starts, freed.ends)
     channel.ledger.note(RecordKind.FINISHED, channel.name, freed.starts, freed.ends)
-
-
-def try_again_later(channel: Channel, indexes: Indexes, now: Instant) -> None:
-    """Schedule messages whose letters were refused: they are tried again after a delay."""
-    ours = _take(channel, indexes)
-    for index, attempts in zip(ours.indexes.tolist(), ours.attempts.tolist(), strict=True):
-        # The ledger has it as requeued since its last delivery: there is nothing new to note.
-        channel.delays.add(index, now.mono_ns + TRY_AGAIN_NS, attempts)
-    channel.reschedule()
 
 
 def unclaim(channel: Channel, indexes: Indexes) -> None:

@@ -381,8 +381,9 @@ def _collect(
     """
     channel = context.channel
     stream, log = channel.stream, channel.stream.log
-    misses_max = READS_MAX if stream.is_gathering(channel.name) else len(indexes)
-    may_read = not (stream.is_gathering(channel.name) or stream.is_failing(channel.name))
+    is_gathering = channel.name in stream.gathering
+    misses_max = READS_MAX if is_gathering else len(indexes)
+    may_read = not is_gathering and channel.name not in stream.failed
     waits = np.zeros(len(indexes), np.bool_)
     runs: list[DeliveryRun] = []
     reads: list[BlockRead] = []

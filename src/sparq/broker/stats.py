@@ -187,7 +187,10 @@ def latency_of(topic: Topic, now: Instant) -> Latency:
 def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelStats:
     """A channel's statistics; `clients` is left out."""
     depth, hold, counts = channel.depth(), channel.hold, channel.counts
-    window = channel.latencies
+    window, committed_ns = channel.latencies, channel.committed_mono_ns
+    since_commit_ns = None if hold is None or committed_ns is None else now.mono_ns - committed_ns
+    inspection = channel.stream.log.inspection
+    waiting_ns = channel.outlook.oldest_waiting_ns(oldest_waiting(channel), inspection, now)
     return ChannelStats(
         channel_name=channel.name,
         depth=depth,
@@ -211,26 +214,14 @@ def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelSt
         finish_count=counts.finish_count,
         ready_count=sum(session.ready_count for session in channel.sessions.values()),
         voided_count=counts.voided_count,
-        oldest_waiting_seconds=_seconds(_oldest_waiting_ns(channel, now)),
+        oldest_waiting_seconds=_seconds(waiting_ns),
         clear_seconds=_seconds(channel.outlook.clear_ns(depth, now)),
         range_query=hold.session.user_agent if hold is not None else None,
-        range_commit_seconds=_seconds(_since_commit(channel, now)),
+        range_commit_seconds=_seconds(since_commit_ns),
         expired_count=counts.expired_count,
         dead_letter_count=counts.dead_letter_count,
         redriven_count=counts.redriven_count,
     )
-
-
-def _oldest_waiting_ns(channel: Channel, now: Instant) -> int | None:
-    """The age (ns) of the oldest waiting message; None: unknown, or no message waits."""
-    inspection = channel.stream.log.inspection
-    return channel.outlook.oldest_waiting_ns(oldest_waiting(channel), inspection, now)
-
-
-def _since_commit(channel: Channel, now: Instant) -> int | None:
-    """Time (ns) since a range reader's last commit; None: no reader holds it, or no commit yet."""
-    committed_ns = channel.committed_mono_ns
-    return None if channel.hold is None or committed_ns is None else now.mono_ns - committed_ns
 
 
 def _seconds(nanoseconds: int | None) -> float | None:

@@ -152,6 +152,8 @@ class Stream:
         end: the mark P, the first index that channels do not see.
         ordinal: number of messages in the log before P.
         reads: reads that have not been handed out yet.
+        gathering: names of channels with the extents that `gather` requested and that are not read.
+        failed: names of channels for which a read has failed: they read nothing until the retry.
         due_ns: when (mono ns) failed reads are retried; NEVER: none has failed.
         gather_bytes_max: bytes after which one `gather` requests no further extent: all of it must
             still be in the cache when it is delivered.
@@ -170,8 +172,8 @@ class Stream:
         self.gather_bytes_max = min(GATHER_BYTES_MAX, cache_bytes // GATHER_CACHE_PARTS)
         self._readers: dict[int, dict[str, None]] = {}
         self._asked: dict[int, int] = {}  # requested index -> first index of its extent
-        self._gathering: dict[str, set[int]] = {}
-        self._failed: dict[str, None] = {}
+        self.gathering: dict[str, set[int]] = {}
+        self.failed: dict[str, None] = {}
 
     def block(self, index: int, *, sealed: bool = False) -> Block | None:
         """The block of a message, as consumers receive it; None: it is not in memory.
@@ -187,18 +189,10 @@ class Stream:
             self._opened = block, _unsealed(block)
         return self._opened[1]
 
-    def is_failing(self, channel: str) -> bool:
-        """Whether a read for this channel has failed: it reads nothing until the retry."""
-        return channel in self._failed
-
-    def is_gathering(self, channel: str) -> bool:
-        """Whether reads that `gather` requested are still running."""
-        return channel in self._gathering
-
     def gather(self, reads: list[BlockRead], channel: str) -> None:
-        """Do what `want` does; `is_gathering` is true until all these reads are done."""
-        if channel not in self._failed:
-            self._gathering[channel] = {_extent_of(read) for read in reads}
+        """Do what `want` does; the channel is in `gathering` until all these reads are done."""
+        if channel not in self.failed:
+            self.gathering[channel] = {_extent_of(read) for read in reads}
             self.want(reads, channel)
 
     def want_next(self, index: int, channel: str) -> None:
@@ -206,7 +200,7 @@ class Stream:
 
         Channels call this in every turn until it is read, so the lookup in the log is done once.
         """
-        if channel in self._failed:
+        if channel in self.failed:
             return
         extent = self._asked.get(index)
         # With a lookup in each turn, a consumer at RDY 2500 that reads from disk cost 1.15 us per
@@ -220,7 +214,7 @@ class Stream:
 
     def want(self, reads: list[BlockRead], channel: str) -> None:
         """Request extents (from `log.load`) for a channel."""
-        if channel in self._failed:
+        if channel in self.failed:
             return
         begun = []
         for read in reads:
@@ -250,20 +244,20 @@ class Stream:
             woken.update(readers)
             if read.error is not None:
                 notes.append(f"reading a log failed: {read.error}")
-                self._failed.update(readers)
+                self.failed.update(readers)
                 self.due_ns = min(self.due_ns, now.mono_ns + READ_AGAIN_NS)
         return list(woken), notes
 
     def _gathered(self, channel: str, extent: int) -> None:
-        missing = self._gathering.get(channel)
+        missing = self.gathering.get(channel)
         if missing is not None:
             missing.discard(extent)
             if not missing:
-                del self._gathering[channel]
+                del self.gathering[channel]
 
     def retry(self) -> list[str]:
         """Allow failed reads again; returns the channels that wait for them."""
-        failed, self._failed = list(self._failed), {}
+        failed, self.failed = list(self.failed), {}
         self.due_ns = NEVER
         return failed
 

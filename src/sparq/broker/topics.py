@@ -152,14 +152,20 @@ class Topics:
             # Not opened if its part of a journal could not be written back: it would lack messages.
             folder = catalog.folder(opening.name).removeprefix(f"{catalog.data_path}/")
             opening.error = put_back.refused.get(folder)
-        (run_all or _one_by_one)([opening for opening in openings if opening.error is None])
+        readable = [opening for opening in openings if opening.error is None]
+        if run_all is not None:
+            run_all(readable)
+        else:
+            for opening in readable:
+                opening.run()
         if file_system is not None:
             report += _sync_together(file_system, openings)
         for opening in openings:
             report += self._opened(opening, now)
         for folder in catalog.trashed():
             removal = Removal(catalog, folder, in_trash=True)
-            self._turn.tasks.append(TopicTask(removal, _leave_in_trash))
+            # What cannot be removed stays in the trash until the next start.
+            self._turn.tasks.append(TopicTask(removal, lambda _now: None))
         # There are at most two journals: on a small disk, both together take about as much as the
         # reserve.
         self.journal.file_bytes = min(FILE_BYTES, max(FILE_BYTES_MIN, reserve.target_bytes // 2))
@@ -393,15 +399,6 @@ class Topics:
         if not removal.is_deleted:
             refusal = f"its files could not be removed yet: {removal.error.reason}"
             self._refusals[name] = refusal
-
-
-def _leave_in_trash(_now: Instant) -> None:
-    """Folders that cannot be removed stay in the trash until the next start."""
-
-
-def _one_by_one(openings: Sequence[Opening]) -> None:
-    for opening in openings:
-        opening.run()
 
 
 def _sync_together(file_system: FileSystem, openings: Sequence[Opening]) -> list[str]:

@@ -112,20 +112,8 @@ class Trimming:
             self._drop(finished)
         else:
             self._undecided += 1
-            change_synced = partial(self._change_synced, self._with_indexes(finished))
-            self._writer.wait_for_sync(change_synced)
-
-    def _change_synced(
-        self, finished: list[SegmentInfo], error: DiskError | None, _now: Instant
-    ) -> None:
-        """Delete the files that an administrator's change has freed: its records are synced."""
-        self._refusal = NOT_ON_DISK if error is None else error.reason
-        if error is None or self._writer is None:
-            self._undecided -= 1
-        else:
-            # The ledger keeps its records and writes them again: the request stays open until then.
-            self._writer.wait_for_sync(partial(self._change_synced, []))
-        self._drop_if_proven(finished, error)
+            synced = partial(self._synced, self._with_indexes(finished), True)
+            self._writer.wait_for_sync(synced)
 
     def trim(self, now: Instant) -> None:
         """Delete unneeded files that no rule keeps, now or once the ledger is synced."""
@@ -140,15 +128,21 @@ class Trimming:
         # One waiter at a time: this runs every second, and the sync may take longer.
         elif finished and not self._is_waiting:
             self._is_waiting = True
-            self._writer.wait_for_sync(partial(self._fins_synced, finished))
+            self._writer.wait_for_sync(partial(self._synced, finished, False))
 
-    def _fins_synced(
-        self, finished: list[SegmentInfo], error: DiskError | None, _now: Instant
+    def _synced(
+        self, finished: list[SegmentInfo], is_change: bool, error: DiskError | None, _now: Instant
     ) -> None:
-        self._is_waiting = False
-        self._drop_if_proven(finished, error)
-
-    def _drop_if_proven(self, finished: list[SegmentInfo], error: DiskError | None) -> None:
+        """Delete files after a sync of the ledger, for which an administrator's change may wait."""
+        if not is_change:
+            self._is_waiting = False
+        else:
+            self._refusal = NOT_ON_DISK if error is None else error.reason
+            if error is None or self._writer is None:
+                self._undecided -= 1
+            else:
+                # The ledger keeps its records and writes them again: the request waits until then.
+                self._writer.wait_for_sync(partial(self._synced, [], True))
         # Rule 4: on a full disk no sync may succeed before a file is deleted.
         if error is None or error.is_full:
             self._drop(finished)
@@ -269,8 +263,7 @@ class Trimming:
             if settings.message_ttl_ns:
                 oldest_ns = now.wall_ns - settings.message_ttl_ns
                 counts.expired_count += self._drop_older(channel, oldest_ns)
-            if counts.has_losses:
-                self._turn.health.notes += _loss_notes(topic, channel, now)
+            self._turn.health.notes += _loss_notes(topic, channel, now)
 
     def _drop_older(self, channel: Channel, wall_ns: int) -> int:
         """Drop a channel's unread messages published before a time; returns how many."""
@@ -302,13 +295,16 @@ def expired(
     keep_bytes, keep_ns = settings.retention_bytes, settings.retention_time_ns
     if not keep_bytes and not keep_ns:
         return list(unneeded)
-    # Counted from the end: retention keeps the newest finished messages.
-    newer = _newer_bytes(segments)
-    return [
-        segment
-        for segment in unneeded
-        if newer[segment.path] >= keep_bytes and now.wall_ns - segment.last_time_ns >= keep_ns
-    ]
+    paths = {found.path for found in unneeded}
+    gone: list[SegmentInfo] = []
+    newer_bytes = 0
+    # From the end: retention keeps the newest finished messages.
+    for segment in reversed(segments):
+        is_old = now.wall_ns - segment.last_time_ns >= keep_ns
+        if segment.path in paths and newer_bytes >= keep_bytes and is_old:
+            gone.append(segment)
+        newer_bytes += segment.size_bytes
+    return gone[::-1]
 
 
 def _loss_notes(topic: str, channel: Channel, now: Instant) -> list[str]:
@@ -323,13 +319,3 @@ def _loss_notes(topic: str, channel: Channel, now: Instant) -> list[str]:
         where = dead_letter_topic(topic)
         notes.append(f"{name}: moved {dead} messages that kept coming back to the topic {where}")
     return notes
-
-
-def _newer_bytes(segments: Sequence[SegmentInfo]) -> dict[str, int]:
-    """For each file, by path, the total size in bytes of the files after it."""
-    newer: dict[str, int] = {}
-    total = 0
-    for segment in reversed(segments):
-        newer[segment.path] = total
-        total += segment.size_bytes
-    return newer

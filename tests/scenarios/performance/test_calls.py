@@ -30,9 +30,14 @@ SPARQ = f"{Path(sparq.__file__).parent}/"
 
 SINGLE_PUB_CALLS_MAX = 35
 """Calls from the bytes of a PUB to those of its OK."""
-SINGLE_PUB_FILES_MAX = 12
+SINGLE_PUB_FILES_MAX = 11
 """Number of source files with these functions, including `log.block`."""
-FIN_FILES_MAX = 9
+DELIVERED_PUB_CALLS_MAX = 91
+DELIVERED_PUB_FILES_MAX = 23
+"""The same for a PUB whose message a consumer gets at once, up to the bytes of the message."""
+FIN_CALLS_MAX = 38
+"""Calls from the bytes of a FIN to its record in the ledger's file."""
+FIN_FILES_MAX = 14
 DELIVERY_FILES_MAX = 11
 MANY_PUBS_CALLS_MAX = 51
 """Calls for a hundred PUBs that arrive in one read."""
@@ -118,25 +123,49 @@ def test_a_single_pub_stays_within_its_limits_of_calls(line: Line) -> None:
     assert len(files) <= SINGLE_PUB_FILES_MAX, sorted(files)
 
 
-def test_a_fin_and_the_next_delivery_stay_within_their_limits_of_files(line: Line) -> None:
-    """A FIN and the next delivery each stay within their limit of source files.
+def test_a_pub_to_a_waiting_consumer_stays_within_its_limits(line: Line) -> None:
+    """From the bytes of a PUB to its OK and to the message at a consumer."""
+    line.say(commands.sub("t", "c"))
+    while answer := line.say(commands.rdy(100)):
+        line.say(fins(answer))
+    one = commands.pub("t", b"x" * 200)
+    costs: list[tuple[int, int]] = []
+    for _ in range(20):
+        answers: list[bytes] = []
+        files = files_of(lambda answers=answers: answers.append(line.say(one)))
+        assert answers[0].count(b"x" * 200) == 1
+        line.say(fins(answers[0]))
+        costs.append((len(files), len(set(files))))
 
-    The FIN counts from its bytes to its ledger entry, the delivery from the turn's end to the
-    output.
-    """
+    assert min(costs) <= (DELIVERED_PUB_CALLS_MAX, DELIVERED_PUB_FILES_MAX)
+
+
+def test_a_fin_stays_within_its_limits_up_to_the_written_ledger(line: Line) -> None:
+    """From the bytes of a FIN to the ledger's file, in calls and source files (least of 20)."""
+    line.say(commands.sub("t", "c"))
+    costs: list[tuple[int, int]] = []
+    for _ in range(20):
+        said = fins(line.say(commands.rdy(1)))
+        line.say(commands.rdy(0))
+        files = files_of(lambda said=said: line.say(said))
+        costs.append((len(files), len(set(files))))
+        assert 0 == line.session.in_flight_count
+
+    assert min(costs) <= (FIN_CALLS_MAX, FIN_FILES_MAX)
+
+
+def test_a_delivery_stays_within_its_limit_of_files(line: Line) -> None:
+    """From the end of the turn to the output of a consumer."""
     line.say(commands.sub("t", "c"))
     answer = line.say(commands.rdy(1))
-    broker, session = line.broker, line.session
     line.parser.feed(fins(answer))
-    command = []
-    fin = files_of(lambda: command.append(line.parser.next()))
-    fin += files_of(lambda: broker.execute(session, command[0], now()))
-    (topic,) = broker.turn.topics
-    assert 0 == session.in_flight_count
+    command = line.parser.next()
+    assert command is not None
+    line.broker.execute(line.session, command, now())
+    (topic,) = line.broker.turn.topics
     delivery = files_of(lambda: topic.end_turn(now()))
-    assert 1 == session.in_flight_count
 
-    assert len(set(fin)) <= FIN_FILES_MAX, sorted(set(fin))
+    assert 1 == line.session.in_flight_count
     assert len(set(delivery)) <= DELIVERY_FILES_MAX, sorted(set(delivery))
 
 
