@@ -143,10 +143,10 @@ def test_closed_descriptors_stay_closed() -> None:
 import asyncio, socket
 from sparq.tools.commands import ToolError
 from sparq.tools.common import run
-from sparq.tools.terminal import Input, PipeOutput
+from sparq.tools.terminal import Pipe
 async def work(stop):
     sockets = socket.socketpair()
-    for call in (Input().read(), PipeOutput().write(b"x")):
+    for call in (Pipe(0).read(), Pipe(1).write(b"x")):
         try:
             await call
         except ToolError as error:

@@ -18,7 +18,7 @@ from sparq.cluster.rows import NodeStats, tables
 from sparq.tools.commands import ToolError
 from sparq.tools.nsq_stat import Options, line
 from sparq.tools.nsq_stat import serve as stat
-from sparq.tools.terminal import PipeOutput
+from sparq.tools.terminal import Pipe
 from tests.support.servers import NsqdServer, Server, free_port
 from tests.support.tool_options import parse
 from tests.support.waiting import until
@@ -50,7 +50,7 @@ class Stat:
         self.stop = asyncio.Event()
         self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT)
         options = parse(Options, "nsq_stat", ["--channel=c", *words])
-        self.task = asyncio.create_task(stat(options, self.stop, PipeOutput(self._descriptor)))
+        self.task = asyncio.create_task(stat(options, self.stop, Pipe(self._descriptor)))
         self.task.add_done_callback(lambda _: os.close(self._descriptor))
 
     @property

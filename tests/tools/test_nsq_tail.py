@@ -17,7 +17,7 @@ import pytest
 from sparq.tools.commands import ToolError
 from sparq.tools.nsq_tail import Options
 from sparq.tools.nsq_tail import serve as tail
-from sparq.tools.terminal import PipeOutput
+from sparq.tools.terminal import Pipe
 from tests.support.servers import NsqdServer, Server
 from tests.support.tool_options import parse
 from tests.support.waiting import until
@@ -45,7 +45,7 @@ class Tail:
         # On a busy machine nsqd may be slow to accept a connection.
         options = parse(Options, "nsq_tail", ("--wait-for-nsqd=1m", *words))
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
-        self.task = asyncio.create_task(tail(options, self.stop, PipeOutput(self._descriptor)))
+        self.task = asyncio.create_task(tail(options, self.stop, Pipe(self._descriptor)))
 
     @property
     def lines(self) -> list[bytes]:
@@ -181,7 +181,7 @@ async def test_heartbeats_are_answered_while_the_output_waits(nsqd: NsqdServer) 
     reading, writing = os.pipe()
     words = ["--topic=paused", f"--nsqd-tcp-address={nsqd.tcp}", "--n=300", "--channel=c"]
     options = parse(Options, "nsq_tail", [*words, "--consumer-opt=heartbeat_interval,1s"])
-    task = asyncio.create_task(tail(options, asyncio.Event(), PipeOutput(writing)))
+    task = asyncio.create_task(tail(options, asyncio.Event(), Pipe(writing)))
     await until(lambda: nsqd.channel("paused", "c").get("in_flight_count"))
     loop = asyncio.get_running_loop()
     for _ in range(3):  # nsqd closes a connection that is silent for two heartbeats
@@ -208,9 +208,9 @@ async def test_unwritten_messages_are_requeued(nsqd: NsqdServer) -> None:
     os.close(reading)
 
     with pytest.raises(ToolError, match=r"failed to write to standard output - No space left"):
-        await tail(options, asyncio.Event(), PipeOutput(full))
+        await tail(options, asyncio.Event(), Pipe(full))
     with pytest.raises(BrokenPipeError):
-        await tail(options, asyncio.Event(), PipeOutput(writing))
+        await tail(options, asyncio.Event(), Pipe(writing))
 
     await until(lambda: nsqd.channel("unwritten", "c")["client_count"] == 0)
     channel = nsqd.channel("unwritten", "c")

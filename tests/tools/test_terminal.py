@@ -17,7 +17,7 @@ import pytest
 from sparq.program.logging import set_up
 from sparq.tools.commands import ToolError
 from sparq.tools.common import CLEAR, progress_shown
-from sparq.tools.terminal import Input, PipeOutput, keys_in
+from sparq.tools.terminal import Pipe, keys_in
 from tests.support.waiting import stays, until
 
 Ends = tuple[int, int]
@@ -39,7 +39,7 @@ async def test_written_data_is_read_in_order(ends: Ends) -> None:
     """More data than a pipe holds arrives in order, then the end."""
     reading, writing = ends
     data = os.urandom(1 << 20)
-    output, source = PipeOutput(writing), Input(reading)
+    output, source = Pipe(writing), Pipe(reading)
 
     async def write() -> None:
         for at in range(0, len(data), 300_000):
@@ -61,8 +61,8 @@ async def test_nonblocking_descriptors_are_waited_for(ends: Ends) -> None:
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
     data = bytes(1 << 20)
-    task = asyncio.create_task(PipeOutput(writing).write(data))
-    source = Input(reading)
+    task = asyncio.create_task(Pipe(writing).write(data))
+    source = Pipe(reading)
     size = 0
     while size < len(data):
         size += len(await source.read())
@@ -74,9 +74,9 @@ async def test_nonblocking_descriptors_are_waited_for(ends: Ends) -> None:
 async def test_the_event_loop_is_free_while_a_pipe_is_full(ends: Ends) -> None:
     """Reads and writes wait in their own threads; the event loop is free."""
     reading, writing = ends
-    writes = asyncio.create_task(PipeOutput(writing).write(bytes(1 << 20)))
+    writes = asyncio.create_task(Pipe(writing).write(bytes(1 << 20)))
     other, other_end = os.pipe()
-    reads = asyncio.create_task(Input(other).read())
+    reads = asyncio.create_task(Pipe(other).read())
     await stays(lambda: not writes.done() and not reads.done())
 
     os.write(other_end, b"x")
@@ -93,9 +93,9 @@ async def test_errors_are_raised_where_they_are_awaited() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     folder = os.open("/", os.O_RDONLY)
     with pytest.raises(ToolError, match="failed to write to standard output - No space left"):
-        await PipeOutput(full).write(b"x")
+        await Pipe(full).write(b"x")
     with pytest.raises(ToolError, match="failed to read standard input - Is a directory"):
-        await Input(folder).read()
+        await Pipe(folder).read()
     os.close(full)
     os.close(folder)
 
@@ -103,13 +103,13 @@ async def test_errors_are_raised_where_they_are_awaited() -> None:
 async def test_a_cancelled_write_is_completed(ends: Ends) -> None:
     """The next write follows the cancelled one; both are complete."""
     reading, writing = ends
-    output = PipeOutput(writing)
+    output = Pipe(writing)
     first = asyncio.create_task(output.write(b"a" * 100_000))
     await until(lambda: select.select([reading], [], [], 0)[0])
     first.cancel()
     second = asyncio.create_task(output.write(b"b"))
     received = b""
-    source = Input(reading)
+    source = Pipe(reading)
     while len(received) < 100_001:
         received += await source.read()
     await second
@@ -123,7 +123,7 @@ def test_an_endless_read_does_not_keep_the_program_running() -> None:
 
     async def read() -> None:
         async with asyncio.timeout(0.01):
-            await Input(reading).read()
+            await Pipe(reading).read()
 
     with pytest.raises(TimeoutError):
         asyncio.run(read())

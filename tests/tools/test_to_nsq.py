@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sparq.client import Consumer
 from sparq.tools.commands import ToolError
-from sparq.tools.terminal import Input
+from sparq.tools.terminal import Pipe
 from sparq.tools.to_nsq import (
     Bucket,
     Options,
@@ -43,7 +43,7 @@ class Publishing:
         self.stop = asyncio.Event()
         # On a busy machine nsqd may be slow to accept a connection.
         options = parse(Options, "to_nsq", ("--wait-for-nsqd=1m", *words))
-        self._input = Input(self._reading)
+        self._input = Pipe(self._reading)
         self.task = asyncio.create_task(serve(options, self.stop, self._input))
 
     async def say(self, data: bytes) -> None:
@@ -210,7 +210,7 @@ async def test_a_record_without_a_delimiter_is_an_error() -> None:
     publisher = RecordPublisher(parse(Options, "to_nsq", []), {}, stop)
 
     with pytest.raises(ToolError, match=r"record 1 is too long: .* check --delimiter"):
-        await follow(Input(reading), RecordSplitter(b"\n", bytes_max=10), publisher, stop)
+        await follow(Pipe(reading), RecordSplitter(b"\n", bytes_max=10), publisher, stop)
     os.close(writing)
     os.close(reading)
 

@@ -24,7 +24,7 @@ import pytest
 
 from sparq import connect
 from sparq.tools.commands import ToolError
-from sparq.tools.terminal import PipeOutput
+from sparq.tools.terminal import Pipe
 from sparq.tools.top import Options
 from sparq.tools.top import serve as watch
 from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
@@ -61,7 +61,7 @@ async def watched(path: Path, *words: str, status: int = 0) -> list[list[str]]:
     """Return the printed lines of a run with these flags and this status, split into words."""
     with (path / "lines").open("wb") as file:
         options = parse(Options, "sparq top", words)
-        assert status == await watch(options, asyncio.Event(), PipeOutput(file.fileno()))
+        assert status == await watch(options, asyncio.Event(), Pipe(file.fileno()))
     return [line.split() for line in (path / "lines").read_text().splitlines()]
 
 
@@ -360,12 +360,12 @@ async def test_a_closed_pipe_and_a_full_disk_are_errors(nsqd: NsqdServer) -> Non
     os.close(reading)
     try:
         with pytest.raises(BrokenPipeError):  # status 1 without a message (`common.run`)
-            await watch(options, asyncio.Event(), PipeOutput(writing))
+            await watch(options, asyncio.Event(), Pipe(writing))
     finally:
         os.close(writing)
     full = os.open("/dev/full", os.O_WRONLY)
     with pytest.raises(ToolError, match="No space left on device"):
-        await watch(options, asyncio.Event(), PipeOutput(full))
+        await watch(options, asyncio.Event(), Pipe(full))
     os.close(full)
 
 

@@ -21,7 +21,7 @@ from sparq.tools.cluster import ANYWHERE, ClusterPoller, fleet_of
 from sparq.tools.commands import NsqStatOptions as Options
 from sparq.tools.commands import ToolError, UsageError
 from sparq.tools.common import check_one_kind, unless_stopped
-from sparq.tools.terminal import STDOUT, PipeOutput
+from sparq.tools.terminal import STDOUT, Pipe
 
 PROGRAM: Final = "nsq_stat"
 ROWS_PER_HEADING: Final = 25
@@ -33,7 +33,7 @@ COLUMNS: Final = ROW.format(
 )
 
 
-async def serve(options: Options, stop: asyncio.Event, output: PipeOutput = STDOUT) -> int:
+async def serve(options: Options, stop: asyncio.Event, output: Pipe = STDOUT) -> int:
     """Print rows until there are enough or the event is set; return the exit status.
 
     Raises:
@@ -57,7 +57,7 @@ async def serve(options: Options, stop: asyncio.Event, output: PipeOutput = STDO
     return 0
 
 
-async def _report(options: Options, output: PipeOutput) -> None:
+async def _report(options: Options, output: Pipe) -> None:
     interval, clock = options.interval_ns / SECOND, asyncio.get_running_loop().time
     before: ChannelRow | None = None
     async with fleet_of(options, ANYWHERE) as fleet:

@@ -20,14 +20,14 @@ from sparq.client.consumer import Consumer
 from sparq.tools import common
 from sparq.tools.commands import NsqTailOptions as Options
 from sparq.tools.commands import ToolError, UsageError
-from sparq.tools.terminal import STDOUT, PipeOutput
+from sparq.tools.terminal import STDOUT, Pipe
 
 PROGRAM: Final = "nsq_tail"
 STOP_SECONDS: Final = 2.0
 """Time for the line being written at the end; a paused reader may never read it."""
 
 
-async def serve(options: Options, stop: asyncio.Event, output: PipeOutput = STDOUT) -> int:
+async def serve(options: Options, stop: asyncio.Event, output: Pipe = STDOUT) -> int:
     """Print until there are enough messages or the event is set; return the exit status.
 
     Raises:

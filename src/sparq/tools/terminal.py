@@ -53,43 +53,16 @@ ESCAPE: Final = b"\x1b"
 READ_SIZE: Final = 256
 
 
-class _Stream:
+class Pipe:
     """A descriptor, with blocking calls that run one at a time, in order."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._last: threading.Thread | None = None
 
-    async def _call(self, function: Callable[[], T], name: str) -> T:
-        """Run the function in a thread; cancelling the caller does not stop it."""
-        # Not asyncio.to_thread: the threads of its pool are joined when the program ends, and a
-        # read from a terminal may block until someone presses a key.
-        answer: Future[T] = Future()
-        answer.set_running_or_notify_cancel()  # from here on, it cannot be cancelled
-        before = self._last
-
-        def work() -> None:
-            if before is not None:
-                before.join()
-            try:
-                answer.set_result(function())
-            except Exception as error:  # the caller gets it, and decides what it means
-                answer.set_exception(error)
-
-        self._last = threading.Thread(target=work, name=name, daemon=True)
-        self._last.start()
-        return await asyncio.wrap_future(answer)
-
-
-class Input(_Stream):
-    """Bytes from a descriptor, standard input by default."""
-
-    def __init__(self, descriptor: int = 0) -> None:
-        super().__init__(descriptor)
-
     @property
     def is_terminal(self) -> bool:
-        """Whether the input is a terminal."""
+        """Whether it is a terminal."""
         return os.isatty(self._descriptor)
 
     async def read(self) -> bytes:
@@ -110,13 +83,6 @@ class Input(_Stream):
             return await self._call(read, "input")
         except OSError as error:
             raise ToolError(f"ERROR: failed to read standard input - {error.strerror}") from error
-
-
-class PipeOutput(_Stream):
-    """Bytes to a descriptor, standard output by default."""
-
-    def __init__(self, descriptor: int = 1) -> None:
-        super().__init__(descriptor)
 
     async def write(self, data: bytes) -> None:
         """Write all of the data; the operating system has it when this returns.
@@ -143,9 +109,29 @@ class PipeOutput(_Stream):
                 f"ERROR: failed to write to standard output - {error.strerror}"
             ) from error
 
+    async def _call(self, function: Callable[[], T], name: str) -> T:
+        """Run the function in a thread; cancelling the caller does not stop it."""
+        # Not asyncio.to_thread: the threads of its pool are joined when the program ends, and a
+        # read from a terminal may block until someone presses a key.
+        answer: Future[T] = Future()
+        answer.set_running_or_notify_cancel()  # from here on, it cannot be cancelled
+        before = self._last
 
-STDIN: Final = Input()
-STDOUT: Final = PipeOutput()
+        def work() -> None:
+            if before is not None:
+                before.join()
+            try:
+                answer.set_result(function())
+            except Exception as error:  # the caller gets it, and decides what it means
+                answer.set_exception(error)
+
+        self._last = threading.Thread(target=work, name=name, daemon=True)
+        self._last.start()
+        return await asyncio.wrap_future(answer)
+
+
+STDIN: Final = Pipe(0)
+STDOUT: Final = Pipe(1)
 
 
 @contextmanager

@@ -38,7 +38,7 @@ from sparq.tools.common import (
     runs,
     unless_stopped,
 )
-from sparq.tools.terminal import STDIN, Input
+from sparq.tools.terminal import STDIN, Pipe
 
 PROGRAM: Final = "to_nsq"
 
@@ -51,7 +51,7 @@ ROUNDING: Final = 1e-6
 """Rounding error of summed floats: a token may be this much short of a whole one."""
 
 
-async def serve(options: Options, stop: asyncio.Event, source: Input = STDIN) -> int:
+async def serve(options: Options, stop: asyncio.Event, source: Pipe = STDIN) -> int:
     """Publish records until the source ends or the event is set; return the exit status.
 
     Raises:
@@ -84,7 +84,7 @@ async def serve(options: Options, stop: asyncio.Event, source: Input = STDIN) ->
 
 
 async def follow(
-    source: Input, records: RecordSplitter, publisher: RecordPublisher, stop: asyncio.Event
+    source: Pipe, records: RecordSplitter, publisher: RecordPublisher, stop: asyncio.Event
 ) -> None:
     """Publish the source's records until it ends or the event is set.
 

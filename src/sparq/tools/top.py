@@ -51,7 +51,7 @@ from sparq.tools.commands import TopOptions as Options
 from sparq.tools.common import QUITTING, check_one_kind, unless_stopped
 from sparq.tools.overview import ORDER, ChannelPart, Overview, OverviewRow, SampleHistory
 from sparq.tools.tables import GAP, aligned, cell, duration, rate
-from sparq.tools.terminal import STDOUT, PipeOutput, full_screen
+from sparq.tools.terminal import STDOUT, Pipe, full_screen
 
 PROGRAM: Final = "sparq top"
 SIGNALS: Final = QUITTING
@@ -162,7 +162,7 @@ def column_name(text: str) -> str:
     return wanted
 
 
-async def serve(options: Options, stop: asyncio.Event, output: PipeOutput = STDOUT) -> int:
+async def serve(options: Options, stop: asyncio.Event, output: Pipe = STDOUT) -> int:
     """Poll the cluster and show the results until there are enough or the event is set.
 
     Raises:
@@ -225,7 +225,7 @@ class Watcher:
         self.errors = {at: why for at, why in errors.items() if at not in seen.drained}
         return seen
 
-    async def print_lines(self, output: PipeOutput) -> None:
+    async def print_lines(self, output: Pipe) -> None:
         """Print each overview, for a pipe or a file.
 
         Raises:

@@ -22,7 +22,7 @@ from sparq.tools.admin.job import serve as work
 from sparq.tools.admin.verbs import PROGRAM, VERBS, AdminOptions
 from sparq.tools.nsq_stat import Options as StatOptions
 from sparq.tools.nsq_stat import serve as stat
-from sparq.tools.terminal import PipeOutput
+from sparq.tools.terminal import Pipe
 from sparq.tools.top import Options as TopOptions
 from sparq.tools.top import serve as watch
 from tests.nsqadmin.cluster import Admin, admin
@@ -110,7 +110,7 @@ class Screens:
 
     async def _written(self, run: Any) -> str:
         with self._file.open("wb") as file:
-            assert 0 == await run(PipeOutput(file.fileno()))
+            assert 0 == await run(Pipe(file.fileno()))
         return self._file.read_text()
 
     def _lag(self, program: str, row: dict[str, Any]) -> None:

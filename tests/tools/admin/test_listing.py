@@ -14,7 +14,7 @@ from sparq.program.verbs import read
 from sparq.tools.admin.job import serve as work
 from sparq.tools.admin.verbs import PROGRAM, VERBS, AdminOptions
 from sparq.tools.commands import ToolError
-from sparq.tools.terminal import PipeOutput
+from sparq.tools.terminal import Pipe
 from tests.nsqadmin.cluster import admin as nsqadmin_of
 from tests.support.servers import free_port, spawn_nsqd
 from tests.support.waiting import until
@@ -145,7 +145,7 @@ async def test_a_gone_nsqd_is_dismissed(tmp_path: Path) -> None:
 
     async def dismiss(*flags: str) -> int:
         request = read(PROGRAM, VERBS, ["dismiss", nsqd.http, *flags], AdminOptions, "")
-        return await work(request, asyncio.Event(), PipeOutput(out.fileno()))
+        return await work(request, asyncio.Event(), Pipe(out.fileno()))
 
     async def states() -> list[str]:
         await nsqadmin.daemon.services.watch.fresh()

@@ -34,7 +34,7 @@ from sparq.tools.admin.verbs import PROGRAM, VERBS, WITHOUT_CLUSTER
 from sparq.tools.cluster import fleet_of
 from sparq.tools.commands import IN_ENVIRONMENT, ToolError, UsageError
 from sparq.tools.common import check_one_kind, unless_stopped
-from sparq.tools.terminal import STDIN, STDOUT, PipeOutput
+from sparq.tools.terminal import STDIN, STDOUT, Pipe
 
 TYPED_BYTES_MAX: Final = 1024
 NOT_REPEATED: Final = ("lookupd-http-address", "nsqd-http-address", "expect-nodes", "output")
@@ -133,7 +133,7 @@ class Job:
 
     request: ParsedCommand
     fleet: Fleet
-    output: PipeOutput
+    output: Pipe
     words: tuple[str, ...] = ()
     options: Any = None
     topic: str = ""
@@ -340,7 +340,7 @@ async def producers_of(fleet: Fleet, topic: str) -> Gathered[list[Node]]:
     raise ToolError(f"no {asked} knows the topic {topic}{suggestion(topic, names)}")
 
 
-async def serve(request: ParsedCommand, stop: asyncio.Event, output: PipeOutput = STDOUT) -> int:
+async def serve(request: ParsedCommand, stop: asyncio.Event, output: Pipe = STDOUT) -> int:
     """Run the verb until it is done or the event is set; return the exit status.
 
     Raises:

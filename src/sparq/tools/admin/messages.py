@@ -51,7 +51,7 @@ from sparq.tools.admin.job import Job, Survey, in_words, known, survey
 from sparq.tools.commands import ToolError, UsageError
 from sparq.tools.common import progress_shown
 from sparq.tools.tables import duration, table
-from sparq.tools.terminal import STDIN, PipeOutput
+from sparq.tools.terminal import STDIN, Pipe
 
 SEARCH: Final = "/topic/search"
 HEADINGS: Final = ("id", "node", "time", "state", "attempts", "size", "body")
@@ -350,9 +350,7 @@ def _csv(rows: Iterable[Iterable[str]]) -> bytes:
 
 
 @asynccontextmanager
-async def _target(
-    path: str, output: PipeOutput
-) -> AsyncIterator[Callable[[bytes], Awaitable[None]]]:
+async def _target(path: str, output: Pipe) -> AsyncIterator[Callable[[bytes], Awaitable[None]]]:
     """Open the output of an export; yield the function that writes to it.
 
     Raises:
@@ -367,7 +365,7 @@ async def _target(
     except OSError as error:
         raise ToolError(f"--output={path}: {error.strerror}: nothing was done") from None
     try:
-        yield PipeOutput(descriptor).write
+        yield Pipe(descriptor).write
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
