@@ -147,7 +147,7 @@ def test_topics_and_channels_are_created_and_deleted_without_producers() -> None
     assert known.topics() == ["t1", "t2", "t3"]
 
 
-@pytest.mark.behaviour("nsqlookupd.TestRegistrationDB")
+@pytest.mark.behaviour("nsqlookupd.TestRegistrationDB", "nsqlookupd.TestInactiveNodes")
 def test_a_producer_without_updates_becomes_inactive() -> None:
     """A producer is not listed after 300 s without an update, until the next update."""
     a = producer("a", at(10))
@@ -161,7 +161,7 @@ def test_a_producer_without_updates_becomes_inactive() -> None:
     assert names(known.producers("t", at(410))) == ["a"]
 
 
-@pytest.mark.behaviour("nsqlookupd.TestTombstoneRecover")
+@pytest.mark.behaviour("nsqlookupd.TestTombstoneRecover", "nsqlookupd.TestTombstonedNodes")
 def test_a_tombstone_hides_one_producer_from_one_topic_for_a_while() -> None:
     """A tombstone hides one producer from one topic for 45 s; /nodes lists it, marked."""
     a, b = producer("a"), producer("a", port=9)
@@ -183,6 +183,7 @@ def test_a_tombstone_hides_one_producer_from_one_topic_for_a_while() -> None:
     assert known.producers("t", at(46)) == [a, b]
 
 
+@pytest.mark.behaviour("nsqlookupd.TestTombstoneUnregister")
 def test_register_keeps_a_tombstone_and_unregister_removes_it() -> None:
     """REGISTER does not remove a tombstone; UNREGISTER and a new REGISTER do."""
     a = producer("a")
