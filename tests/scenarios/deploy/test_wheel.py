@@ -61,7 +61,11 @@ def test_the_wheel_has_all_modules_and_no_tests(built: Path) -> None:
         if path.is_file()
     }
 
-    others = {"sparq/py.typed", "sparq/pipeline/sessions/rules.toml"}
+    others = {
+        "sparq/py.typed",
+        "sparq/pipeline/run/up.txt",
+        "sparq/pipeline/sessions/rules.toml",
+    }
     assert modules | pages | others == names
     assert {"sparq/nsqadmin/templates/base.html", "sparq/nsqadmin/static/app.css"} <= pages
     assert {name.partition("/")[0] for name in names} == PACKAGES

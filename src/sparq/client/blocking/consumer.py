@@ -18,9 +18,11 @@ import contextlib
 import inspect
 import time
 import weakref
+
+# Not from `queue`, whose SimpleQueue gevent replaces with one that must not be used by two threads.
+from _queue import Empty, SimpleQueue
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from sparq.client.arguments import require_callable

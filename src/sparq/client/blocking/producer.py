@@ -14,10 +14,10 @@ import contextlib
 import os
 import threading
 import weakref
+from _queue import SimpleQueue  # see `consumer`
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
 from sparq.client.blocking.handle import SessionHandle, awaited
