@@ -178,7 +178,7 @@ async def close(writer: asyncio.StreamWriter) -> None:
 
 @contextlib.asynccontextmanager
 async def listening(
-    answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], **tls: Any
 ) -> AsyncIterator[str]:
     """A listener that calls `answer` for each connection, then waits until the peer disconnects."""
     open_count = 0
@@ -192,7 +192,7 @@ async def listening(
         await close(writer)
         open_count -= 1
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, **tls)
     yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     server.close()
     await until(lambda: not open_count)

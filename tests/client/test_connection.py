@@ -18,7 +18,6 @@ from sparq.wire.errors import remote_error
 from tests.client.certificates import certificates, server_context
 from tests.client.counterpart import Counterpart
 from tests.client.scripted import (
-    Peer,
     RecordingTransport,
     frame,
     listening,
@@ -104,37 +103,9 @@ async def test_after_a_lost_connection_it_is_unknown_whether_requests_were_execu
         await connection.ended()
 
 
-async def test_answers_sent_before_a_reset_reach_their_requests() -> None:
+@pytest.mark.parametrize("kind", ["plain", "tls_v1", "snappy", "deflate"])
+async def test_answers_sent_before_a_reset_reach_their_requests(kind: str, tmp_path: Path) -> None:
     """Answers that nsqd sent before a reset reach their requests, even if a write failed since."""
-
-    def answer(peer: Peer, words: list[bytes], body: bytes) -> bytes:
-        if body == b"1":
-            return b"OK"
-        peer.send(1, b"E_BAD_MESSAGE PUB message too big")
-        linger = struct.pack("ii", 1, 0)
-        peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        peer.hang_up()
-        # After the reset, and before the answers are read.
-        asyncio.get_running_loop().call_soon(late.append, connection.request(b"NOP\n"))
-        return b"OK"
-
-    late: list[asyncio.Future[bytes]] = []
-    async with scripted() as [nsqd]:
-        nsqd.on_publish = answer
-        connection = await open_connection(nsqd.address, Config())
-        good, bad = (connection.request(commands.pub("t", body)) for body in (b"1", b"2"))
-
-        assert await good == b"OK"
-        with pytest.raises(RemoteError, match="too big"):
-            await bad
-        with pytest.raises(ConnectionLostError) as lost:
-            await late[0]
-        assert lost.value.executed is False
-
-
-@pytest.mark.parametrize("kind", ["tls_v1", "snappy", "deflate"])
-async def test_layers_decode_what_was_sent_before_a_reset(kind: str, tmp_path: Path) -> None:
-    """With TLS or compression, too, answers sent before a reset reach their requests."""
     files = certificates(tmp_path)
     counterpart = Counterpart({kind: True}, server_context(files))
 
@@ -150,9 +121,11 @@ async def test_layers_decode_what_was_sent_before_a_reset(kind: str, tmp_path: P
         asyncio.get_running_loop().call_soon(late.append, connection.request(b"NOP\n"))
 
     late: list[asyncio.Future[bytes]] = []
+    asked: dict[str, Any] = {} if kind == "plain" else {kind: True}
+    if kind == "tls_v1":
+        asked["tls_root_ca_file"] = str(files.authority)
     async with listening(answer) as address:
-        trusting = {"tls_root_ca_file": str(files.authority)} if kind == "tls_v1" else {}
-        connection = await open_connection(address, Config.of(None, {kind: True, **trusting}))
+        connection = await open_connection(address, Config.of(None, asked))
         good, bad = (connection.request(b"NOP\n") for _ in range(2))
 
         assert await good == b"OK"

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import time
 from typing import Any
 
@@ -41,9 +40,8 @@ async def test_messages_arrive_in_order_and_are_finished_together(
         assert consumer.connections == [nsqd.address]
 
 
-async def test_a_message_above_max_attempts_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_message_above_max_attempts_is_given_up() -> None:
     """A message above max_attempts is finished after ``on_giving_up``; if that fails, requeued."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
     seen: list[int] = []
 
     async def giving_up(message: Message) -> None:
@@ -157,25 +155,8 @@ async def test_a_repeatedly_cancelled_stop_still_closes_the_consumer() -> None:
         await until(lambda: not nsqd.peers)
 
 
-async def test_stop_ends_a_waiting_iteration() -> None:
-    """An iteration that waits for a message ends when the consumer is stopped."""
-
-    async def iterate(consumer: Consumer) -> str:
-        async for _ in consumer:
-            pass
-        return "over"
-
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        task = asyncio.create_task(iterate(consumer))
-        await subscribed(nsqd)
-        await consumer.stop()
-
-        assert await asyncio.wait_for(task, 5) == "over"
-
-
-async def test_a_refused_subscription_is_retried(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_subscription_is_retried() -> None:
     """A refusal of SUB is in ``errors``; the consumer retries until the channel is free."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
     async with scripted() as [nsqd]:
         nsqd.sub_answer = (1, b"E_SUB_FAILED SUB failed channel t:c is held by a range reader")
         async with consumer_of(nsqd) as consumer:
@@ -272,48 +253,44 @@ def test_a_start_outside_an_event_loop_raises() -> None:
     gc.collect()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "text"),
-    [
-        (("bad topic", "c"), {"nsqd_tcp_addresses": "a:1"}, "topic name"),
-        (("t", ""), {"nsqd_tcp_addresses": "a:1"}, "channel name"),
-        (("t", "c"), {}, "nsqd_tcp_addresses"),
-        (("t", "c"), {"nsqd_tcp_addresses": "a"}, "host:port"),
-        (("t", "c"), {"lookupd_http_addresses": "a"}, "host:port"),
-        (("t", "c"), {"nsqd_tcp_addresses": "a:1", "concurrency": 0}, "concurrency"),
-        (("t", "c"), {"nsqd_tcp_addresses": "a:1", "sample_rate": 100}, "sample_rate"),
-        (("t", "c"), {"nsqd_tcp_addresses": "a:1", "max_in_flight": -1}, "0 to 2,147,483,647"),
-    ],
-)
-async def test_wrong_values_raise_in_the_constructor(
-    arguments: Any, options: Any, text: str
-) -> None:
-    """A wrong name, address or option raises ValueError in the constructor."""
-    with pytest.raises(ValueError, match=text):
-        Consumer(*arguments, **options)
+HERE = {"nsqd_tcp_addresses": "a:1"}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "text"),
+    ("names", "options", "error", "text"),
     [
-        ((b"t", "c"), {}, "topic must be a str, not bytes"),
-        (("t", 5), {}, "channel must be a str, not int"),
-        (("t", "c"), {"nsqd_tcp_addresses": ("a", 4150)}, "^nsqd_tcp_addresses: .* not int"),
-        (("t", "c"), {"nsqd_tcp_addresses": b"a:4150"}, "^nsqd_tcp_addresses: .* not bytes"),
-        (("t", "c"), {"lookupd_http_addresses": None}, "^lookupd_http_addresses: .* not NoneType"),
-        (("t", "c"), {"handler": 5}, "handler takes a function, not int"),
-        (("t", "c"), {"on_giving_up": "x"}, "on_giving_up takes a function, not str"),
-        (("t", "c"), {"discovery_filter": []}, "discovery_filter takes a function, not list"),
-        (("t", "c"), {"concurrency": "3"}, "concurrency takes int, not str"),
-        (("t", "c"), {"config": {"max_in_flight": 5}}, r"not dict \(see Config.from_mapping\)"),
+        (("bad topic", "c"), HERE, ValueError, "topic name"),
+        (("t", ""), HERE, ValueError, "channel name"),
+        (("t", "c"), {}, ValueError, "nsqd_tcp_addresses"),
+        (("t", "c"), {"nsqd_tcp_addresses": "a"}, ValueError, "host:port"),
+        (("t", "c"), {"lookupd_http_addresses": "a"}, ValueError, "host:port"),
+        (("t", "c"), {**HERE, "concurrency": 0}, ValueError, "concurrency"),
+        (("t", "c"), {**HERE, "dead_letter": "no/topic"}, ValueError, 'topic name "no/topic": use'),
+        (("t", "c"), {**HERE, "dead_letter": "t"}, ValueError, "is the consumed topic itself, t"),
+        (
+            ("t", "c"),
+            {**HERE, "dead_letter": "d", "on_giving_up": print},
+            ValueError,
+            "on_giving_up or dead_letter, not both",
+        ),
+        ((b"t", "c"), HERE, TypeError, "topic must be a str, not bytes"),
+        (("t", 5), HERE, TypeError, "channel must be a str, not int"),
+        (("t", "c"), {"nsqd_tcp_addresses": ("a", 4150)}, TypeError, "^nsqd_tcp_addr.* not int"),
+        (("t", "c"), {"nsqd_tcp_addresses": b"a:4150"}, TypeError, "^nsqd_tcp_addr.* not bytes"),
+        (("t", "c"), {"lookupd_http_addresses": None}, TypeError, "^lookupd_http_.* not NoneType"),
+        (("t", "c"), {**HERE, "handler": 5}, TypeError, "handler takes a function, not int"),
+        (("t", "c"), {**HERE, "on_giving_up": "x"}, TypeError, "on_giving_up takes a function"),
+        (("t", "c"), {**HERE, "discovery_filter": []}, TypeError, "discovery_filter takes a func"),
+        (("t", "c"), {**HERE, "concurrency": "3"}, TypeError, "concurrency takes int, not str"),
+        (("t", "c"), {**HERE, "config": {}}, TypeError, r"not dict \(see Config.from_mapping\)"),
     ],
 )
-async def test_wrong_types_raise_in_the_constructor(
-    arguments: Any, options: Any, text: str
+async def test_wrong_arguments_raise_in_the_constructor(
+    names: Any, options: Any, error: type[Exception], text: str
 ) -> None:
-    """A wrong type raises TypeError with the argument's name in the constructor, not later."""
-    with pytest.raises(TypeError, match=text):
-        Consumer(*arguments, **{"nsqd_tcp_addresses": "a:1", **options})
+    """A wrong name, address, option or type raises in the constructor, and names the argument."""
+    with pytest.raises(error, match=text):
+        Consumer(*names, **options)
 
 
 async def test_anext_starts_no_task() -> None:

@@ -8,7 +8,7 @@ import pytest
 from sparq.client import Consumer, Message, Producer
 from sparq.protocol.dead_letters import DeadLetterHistory
 from tests.client.scripted import Peer, consumer_of, scripted, subscribed
-from tests.support.servers import NsqdServer, free_port, spawn_nsqd
+from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.waiting import until
 
 
@@ -112,17 +112,3 @@ async def test_a_refused_dead_letter_leaves_the_message_unfinished() -> None:
     assert message.body == b"fine"
     assert nsqd.lines(b"REQ") == [b"REQ 0000000000000001 180000"]
     assert nsqd.lines(b"FIN") == [b"FIN 0000000000000002"]
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"dead_letter": "no/topic"}, 'invalid dead_letter topic name "no/topic": use 1'),
-        ({"dead_letter": "t"}, "dead_letter is the consumed topic itself, t"),
-        ({"dead_letter": "d", "on_giving_up": print}, "on_giving_up or dead_letter, not both"),
-    ],
-)
-def test_wrong_dead_letter_options_raise(options: dict[str, object], reason: str) -> None:
-    """A wrong ``dead_letter`` name, or on_giving_up as well, raises ValueError."""
-    with pytest.raises(ValueError, match=reason):
-        Consumer("t", "c", nsqd_tcp_addresses=f"127.0.0.1:{free_port()}", **options)

@@ -2,84 +2,76 @@
 
 import asyncio
 import contextlib
-import json
-import logging
 import random
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from sparq.client import Consumer, Producer, PublishError
 from sparq.client.config import Config
 from sparq.client.discovery import Discovery, Found, _Poll
 from tests.client.certificates import certificates, server_context
-from tests.client.scripted import scripted, subscribed
+from tests.client.scripted import listening, scripted, subscribed
+from tests.cluster.peers import answer
 from tests.support.servers import free_port
 from tests.support.waiting import until
 
 
 class Lookupd:
-    """A scripted nsqlookupd: it answers with the given status, body and headers."""
+    """A scripted nsqlookupd: it gives the answer that a test has set, or none while it hangs."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self.port = free_port()
-        self.address = f"127.0.0.1:{self.port}"
-        self.tls = tls
+    def __init__(self) -> None:
+        self.address = ""
         self.asked: list[str] = []
-        self.authorizations: list[str | None] = []
-        self.status = 200
-        self.body: bytes = b""
-        self.headers: dict[str, str] = {}
-        self.hanging = asyncio.Event()
-        self._runner: web.AppRunner | None = None
+        self.heads: list[str] = []
+        self.hangs = False
+        self.answer = b""
 
-    def lists(self, *nsqds: str) -> None:
+    def lists(self, *nsqds: str, draining: str = "") -> None:
         """Answer with these nsqds as producers from now on."""
-        self.status, self.body = (
-            200,
-            json.dumps({"producers": [_producer(n) for n in nsqds]}).encode(),
-        )
+        entries = []
+        for nsqd in nsqds:
+            host, _, port = nsqd.rpartition(":")
+            place = {"broadcast_address": host, "tcp_port": int(port), "http_port": 1}
+            entries.append({**place, "draining": nsqd == draining})
+        self.answer = answer({"producers": entries})
 
-    async def start(self) -> None:
-        """Listen."""
-        application = web.Application()
-        application.router.add_get("/{path:.*}", self._answer)
-        self._runner = web.AppRunner(application)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self.tls).start()
+    def fails(self) -> None:
+        """Answer with an error from now on."""
+        self.answer = answer(b"", "500 Internal Server Error")
 
-    async def stop(self) -> None:
-        """Stop listening."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
-
-    async def _answer(self, request: web.Request) -> web.Response:
-        self.asked.append(request.path_qs)
-        self.authorizations.append(request.headers.get("Authorization"))
-        while self.hanging.is_set():  # noqa: ASYNC110 - until the test lets it go on, or ends it
-            await asyncio.sleep(0.01)
-        return web.Response(status=self.status, body=self.body, headers=self.headers)
-
-
-def _producer(nsqd: str) -> dict[str, Any]:
-    host, _, port = nsqd.rpartition(":")
-    return {"broadcast_address": host.strip("[]"), "tcp_port": int(port), "http_port": 1}
-
-
-def to_sets(found: list[set[str]]) -> Found:
-    """A receiver of the listed addresses that notes them without their times."""
-    return lambda listed: found.append(set(listed))
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one query."""
+        self.heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        self.asked.append(self.heads[-1].split(" ")[1])
+        if not self.hangs:
+            writer.write(self.answer)
 
 
 @contextlib.asynccontextmanager
-async def running(discovery: Discovery, found: Found) -> AsyncIterator[None]:
-    """Run a discovery during the block."""
-    task = asyncio.create_task(discovery.run(found))
+async def running_lookupds(count: int, **tls: Any) -> AsyncIterator[list[Lookupd]]:
+    """Run scripted nsqlookupds during the block."""
+    lookupds = [Lookupd() for _ in range(count)]
+    async with contextlib.AsyncExitStack() as stack:
+        for each in lookupds:
+            each.address = await stack.enter_async_context(listening(each.serve, **tls))
+        yield lookupds
+
+
+def discovery_of(
+    *lookupds: Lookupd, topic: str | None = "clicks", keep: Any = None, **options: Any
+) -> Discovery:
+    """A discovery that queries these nsqlookupds, every 0.05 s unless `options` differ."""
+    config = Config.of(None, {"lookupd_poll_interval": 0.05, **options})
+    return Discovery([each.address for each in lookupds], topic, config, random.Random(1), keep)
+
+
+@contextlib.asynccontextmanager
+async def running(discovery: Discovery, note: Found) -> AsyncIterator[None]:
+    """Run a discovery during the block; `note` gets the addresses and their times."""
+    task = asyncio.create_task(discovery.run(note))
     try:
         yield
     finally:
@@ -87,142 +79,96 @@ async def running(discovery: Discovery, found: Found) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def discover_from(
-    count: int,
-    conversation: Callable[[list[Lookupd], list[set[str]]], Awaitable[None]],
-    **options: Any,
-) -> None:
-    """Run `conversation` while a discovery queries `count` nsqlookupds."""
-    lookupds = [Lookupd() for _ in range(count)]
-    for lookupd in lookupds:
-        await lookupd.start()
+@contextlib.asynccontextmanager
+async def discovering(discovery: Discovery) -> AsyncIterator[list[set[str]]]:
+    """Run a discovery during the block, and note each set of addresses that it finds."""
     found: list[set[str]] = []
-    config = Config.of(None, {"lookupd_poll_interval": 0.05, **options})
-    discovery = Discovery([each.address for each in lookupds], "clicks", config, random.Random(1))
-    async with running(discovery, to_sets(found)):
-        await conversation(lookupds, found)
-    for lookupd in lookupds:
-        await lookupd.stop()
+    async with running(discovery, lambda listed: found.append(set(listed))):
+        yield found
 
 
 async def test_answers_are_merged_and_a_failed_nsqlookupd_keeps_its_last() -> None:
     """nsqds of all nsqlookupds are found; one that fails or sends no JSON keeps its last answer."""
+    async with running_lookupds(2) as [first, second]:
+        first.lists("a:1", "b:2")
+        second.lists("b:2", "c:3")
+        async with discovering(discovery_of(first, second)) as found:
+            await until(lambda: found and found[-1] == {"a:1", "b:2", "c:3"})
+            assert "/lookup?topic=clicks" in first.asked
 
-    async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
-        lookupds[0].lists("a:1", "b:2")
-        lookupds[1].lists("b:2", "c:3")
-        await until(lambda: found and found[-1] == {"a:1", "b:2", "c:3"})
-        assert "/lookup?topic=clicks" in lookupds[0].asked
+            first.fails()
+            second.answer = answer(b"{nonsense")
+            before = len(second.asked)
+            await until(lambda: len(second.asked) >= before + 3)
+            assert found[-1] == {"a:1", "b:2", "c:3"}
 
-        await lookupds[0].stop()
-        lookupds[1].body = b"{nonsense"
-        before = len(lookupds[1].asked)
-        await until(lambda: len(lookupds[1].asked) >= before + 3)
-        assert found[-1] == {"a:1", "b:2", "c:3"}
-
-        lookupds[1].lists("d:4")
-        await until(lambda: found[-1] == {"a:1", "b:2", "d:4"})
-
-    await discover_from(2, conversation)
+            second.lists("d:4")
+            await until(lambda: found[-1] == {"a:1", "b:2", "d:4"})
 
 
 @pytest.mark.parametrize("silent", [False, True])
 async def test_old_answers_count_again_only_while_no_nsqlookupd_answers(
-    silent: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    silent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An address has the time of the newest query that listed it, or of the failures if all fail.
 
     An nsqlookupd that keeps silent fails after ``PATIENCE_SECONDS``, long before its query ends.
     """
-    caplog.set_level(logging.CRITICAL, "sparq.client")
     monkeypatch.setattr("sparq.client.discovery.PATIENCE_SECONDS", 0.1)
-
-    async def conversation(lookupds: list[Lookupd], _: list[set[str]]) -> None:
-        times: dict[str, float] = {}
-        now = asyncio.get_running_loop().time
-        lookupds[0].lists("a:1", "b:2")
-        lookupds[1].lists("b:2")
-        discovery = Discovery(
-            [each.address for each in lookupds],
-            "t",
-            Config(lookupd_poll_interval=0.05),
-            random.Random(1),
-            lambda given: [*given, "tunnel:9"],
-        )
+    times: dict[str, float] = {}
+    now = asyncio.get_running_loop().time
+    async with running_lookupds(2) as [first, second]:
+        first.lists("a:1", "b:2")
+        second.lists("b:2")
+        discovery = discovery_of(first, second, keep=lambda given: [*given, "tunnel:9"])
         async with running(discovery, times.update):
             await until(lambda: times.keys() == {"a:1", "b:2", "tunnel:9"})
 
-            lookupds[0].status = 500
+            first.fails()
             lost = now()
             await until(lambda: min(times["b:2"], times["tunnel:9"]) > lost + 0.3)
             assert times["a:1"] < lost
 
-            lookupds[1].status = 500
-            if silent:
-                lookupds[1].hanging.set()
+            second.fails()
+            second.hangs = silent
             lost = now()
             await until(lambda: min(times.values()) > lost)
-            lookupds[1].hanging.clear()
-
-    await discover_from(2, conversation)
 
 
 async def test_an_nsqlookupd_that_hangs_does_not_delay_the_others() -> None:
     """While one nsqlookupd does not answer, changes at the other are found without delay."""
-
-    async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
-        lookupds[0].lists("a:1")
-        lookupds[1].lists("b:2")
-        await until(lambda: found and found[-1] == {"a:1", "b:2"})
-        lookupds[0].hanging.set()
-        before = len(lookupds[0].asked)
-        await until(lambda: len(lookupds[0].asked) > before)
-        lookupds[1].lists("c:3")
-        await until(lambda: found[-1] == {"a:1", "c:3"})
-        lookupds[0].hanging.clear()
-
-    await discover_from(2, conversation)
+    async with running_lookupds(2) as [first, second]:
+        first.lists("a:1")
+        second.lists("b:2")
+        async with discovering(discovery_of(first, second)) as found:
+            await until(lambda: found and found[-1] == {"a:1", "b:2"})
+            first.hangs = True
+            before = len(first.asked)
+            await until(lambda: len(first.asked) > before)
+            second.lists("c:3")
+            await until(lambda: found[-1] == {"a:1", "c:3"})
 
 
 async def test_nsqlookupds_can_be_added_and_removed() -> None:
     """An added nsqlookupd is queried immediately; the answers of a removed one no longer count."""
-
-    async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
-        config = Config(lookupd_poll_interval=300)
-        discovery = Discovery([], "clicks", config, random.Random(1))
-        async with running(discovery, to_sets(found)):
-            first, second = (lookupd.address for lookupd in lookupds)
-            lookupds[0].lists("x:1")
-            lookupds[1].lists("y:2")
-            discovery.add(first)
-            discovery.add(first)
-            await until(lambda: {"x:1"} in found)
-            discovery.add(second)
-            await until(lambda: {"x:1", "y:2"} in found)
-            discovery.remove(first)
-            discovery.add(first)
-            await until(lambda: found[-1] == {"x:1", "y:2"} and found.count(found[-1]) == 2)
-            with pytest.raises(ValueError, match="c:3 is not among"):
-                discovery.remove("c:3")
-            assert discovery.count == 2
-
-    await discover_from(2, conversation, lookupd_poll_interval=300)
-
-
-async def test_without_the_last_nsqlookupd_its_nsqds_are_no_longer_listed() -> None:
-    """The removal of the last nsqlookupd is reported: its nsqds are no longer found."""
-
-    async def conversation(lookupds: list[Lookupd], _: list[set[str]]) -> None:
-        found: list[set[str]] = []
-        lookupds[0].lists("a:1")
-        config = Config(lookupd_poll_interval=300)
-        discovery = Discovery([lookupds[0].address], "t", config, random.Random(1))
-        async with running(discovery, to_sets(found)):
-            await until(lambda: found)
-            discovery.remove(lookupds[0].address)
-            assert found == [{"a:1"}, set()]
-
-    await discover_from(1, conversation)
+    discovery = discovery_of(lookupd_poll_interval=300)
+    async with running_lookupds(2) as [first, second], discovering(discovery) as found:
+        first.lists("x:1")
+        second.lists("y:2")
+        discovery.add(first.address)
+        discovery.add(first.address)
+        await until(lambda: {"x:1"} in found)
+        discovery.add(second.address)
+        await until(lambda: {"x:1", "y:2"} in found)
+        discovery.remove(first.address)
+        discovery.add(first.address)
+        await until(lambda: found[-1] == {"x:1", "y:2"} and found.count(found[-1]) == 2)
+        with pytest.raises(ValueError, match="c:3 is not among"):
+            discovery.remove("c:3")
+        assert discovery.count == 2
+        for each in (first, second):
+            discovery.remove(each.address)
+        assert found[-2:] == [{"y:2"}, set()]
 
 
 async def test_only_nsqds_that_the_filter_returns_are_used(
@@ -235,34 +181,22 @@ async def test_only_nsqds_that_the_filter_returns_are_used(
         assert listed == ["a:1", "b:2"]
         return answers.pop(0)
 
-    async def conversation(lookupds: list[Lookupd], _: list[set[str]]) -> None:
-        lookupds[0].lists("b:2", "a:1")
-        found: list[set[str]] = []
-        config = Config(lookupd_poll_interval=0.01)
-        discovery = Discovery([lookupds[0].address], "t", config, random.Random(1), keep)
-        async with running(discovery, to_sets(found)):
+    async with running_lookupds(1) as [lookupd]:
+        lookupd.lists("b:2", "a:1")
+        async with discovering(discovery_of(lookupd, keep=keep)) as found:
             await until(lambda: "the discovery filter failed" in caplog.text)
             assert found == [{"a:1"}, {"tunnel:9"}]
 
-    await discover_from(1, conversation)
 
-
-async def test_a_failed_publish_has_the_nsqlookupds_answer(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_failed_publish_has_the_nsqlookupds_answer() -> None:
     """A failed publish's error and ``errors`` contain the nsqlookupd's answer."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
-
-    async def conversation(lookupds: list[Lookupd], _: list[set[str]]) -> None:
-        lookupds[0].status = 500
-        place = lookupds[0].address
-        async with Producer(lookupd_http_addresses=place, publish_timeout=0.2) as producer:
-            with pytest.raises(PublishError, match=f"http://{place}/nodes: status 500"):
-                await producer.publish("t", b"x")
-            assert producer.errors == {f"http://{place}/nodes": "status 500"}
-            lookupds[0].lists("a:1")
-
-    await discover_from(1, conversation)
+    async with running_lookupds(1) as [lookupd]:
+        lookupd.fails()
+        nodes = f"http://{lookupd.address}/nodes"
+        async with Producer(lookupd_http_addresses=lookupd.address, publish_timeout=0.2) as made:
+            with pytest.raises(PublishError, match=f"{nodes}: status 500"):
+                await made.publish("t", b"x")
+            assert made.errors == {nodes: "status 500"}
 
 
 async def test_a_closed_port_is_logged_as_connection_refused(
@@ -277,28 +211,18 @@ async def test_a_closed_port_is_logged_as_connection_refused(
     assert lines == [f"nsqlookupd http://{place}/lookup: connection refused"]
 
 
-async def test_a_dead_letter_goes_to_the_filters_nsqd(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_dead_letter_goes_to_the_filters_nsqd() -> None:
     """Dead letters go to the filter's nsqd: the listed address may be unreachable."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
-
-    async def conversation(lookupds: list[Lookupd], _: list[set[str]]) -> None:
-        lookupds[0].lists("127.0.0.1:1")
-        async with (
-            scripted() as [nsqd],
-            Consumer(
-                "t",
-                "c",
-                lookupd_http_addresses=lookupds[0].address,
-                discovery_filter=lambda listed: [nsqd.address for _ in listed],
-                handler=print,
-                dead_letter="dead",
-            ),
-        ):
+    async with running_lookupds(1) as [lookupd], scripted() as [nsqd]:
+        lookupd.lists("127.0.0.1:1")
+        options: dict[str, Any] = {
+            "lookupd_http_addresses": lookupd.address,
+            "discovery_filter": lambda listed: [nsqd.address for _ in listed],
+        }
+        async with Consumer("t", "c", handler=print, dead_letter="dead", **options):
             (await subscribed(nsqd)).deliver(1, attempts=6)
             await until(lambda: nsqd.lines(b"FIN"))
             assert nsqd.lines(b"PUB") == [b"PUB dead"]
-
-    await discover_from(1, conversation)
 
 
 def test_waits_after_hasten_grow_up_to_the_interval() -> None:
@@ -316,18 +240,13 @@ def test_waits_after_hasten_grow_up_to_the_interval() -> None:
 
 async def test_a_recheck_leads_to_an_early_query() -> None:
     """With a poll interval of 300 s, ``recheck`` leads to a query within seconds."""
-
-    async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
-        lookupd = lookupds[0]
+    async with running_lookupds(1) as [lookupd]:
         lookupd.lists("a:1")
-        config = Config(lookupd_poll_interval=300, lookupd_poll_jitter=1)
-        discovery = Discovery([lookupd.address], "other", config, random.Random(1))
-        async with running(discovery, to_sets(found)):
-            await until(lambda: [path for path in lookupd.asked if "other" in path])
+        discovery = discovery_of(lookupd, lookupd_poll_interval=300, lookupd_poll_jitter=1)
+        async with discovering(discovery):
+            await until(lambda: len(lookupd.asked) == 1)
             discovery.recheck()
-            await until(lambda: len([path for path in lookupd.asked if "other" in path]) == 2)
-
-    await discover_from(1, conversation)
+            await until(lambda: len(lookupd.asked) == 2)
 
 
 async def test_only_a_verified_https_nsqlookupd_gets_the_secret(
@@ -336,27 +255,21 @@ async def test_only_a_verified_https_nsqlookupd_gets_the_secret(
     """https nsqlookupds are verified; only a verified one gets the secret, and no log has it."""
     files = certificates(tmp_path)
     secret = "open sesame"
-    good, bad = (Lookupd(server_context(files, cert)) for cert in (files.server, files.stranger))
-    found: list[set[str]] = []
     options: dict[str, Any] = {"tls_root_ca_file": str(files.authority), "auth_secret": secret}
-    discovery = Discovery(
-        [f"https://{each.address}" for each in (good, bad)],
-        "clicks",
-        Config(lookupd_poll_interval=0.05, **options),
-        random.Random(1),
-    )
-    for each in (good, bad):
-        each.lists("127.0.0.1:4150")
-        await each.start()
-    async with running(discovery, to_sets(found)):
-        await until(lambda: found, 30)
-    for each in (good, bad):
-        await each.stop()
+    async with (
+        running_lookupds(1, ssl=server_context(files)) as [good],
+        running_lookupds(1, ssl=server_context(files, files.stranger)) as [bad],
+    ):
+        for each in (good, bad):
+            each.address = f"https://{each.address}"
+            each.lists("127.0.0.1:4150")
+        async with discovering(discovery_of(good, bad, **options)) as found:
+            await until(lambda: found, 30)
 
     assert found[0] == {"127.0.0.1:4150"}
-    assert good.authorizations[0] == f"Bearer {secret}"
+    assert f"Authorization: Bearer {secret}" in good.heads[0]
     assert bad.asked == []
-    assert f"nsqlookupd https://{bad.address}" in caplog.text
+    assert f"nsqlookupd {bad.address}" in caplog.text
     assert secret not in caplog.text
 
 
@@ -365,26 +278,17 @@ async def test_with_on_draining_draining_nsqds_are_reported_separately() -> None
 
     The listing ends when a query of that nsqlookupd fails.
     """
-
-    async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
-        for lookupd in lookupds:
-            lookupd.lists("a:1", "b:2")
-        document = json.loads(lookupds[1].body)
-        document["producers"][1]["draining"] = True
-        lookupds[1].body = json.dumps(document).encode()
-        apart: list[set[str]] = []
-        draining: list[frozenset[str]] = []
-        discovery = Discovery(
-            [each.address for each in lookupds],
-            None,
-            Config(lookupd_poll_interval=0.05),
-            random.Random(1),
-        )
+    draining: list[frozenset[str]] = []
+    async with running_lookupds(2) as [first, second]:
+        first.lists("a:1", "b:2")
+        second.lists("a:1", "b:2", draining="b:2")
+        discovery = discovery_of(first, second, topic=None)
         discovery.on_draining = draining.append
-        async with running(discovery, to_sets(apart)):
+        async with (
+            discovering(discovery_of(first, second)) as found,
+            discovering(discovery) as apart,
+        ):
             await until(lambda: (draining[-1:], apart[-1:]) == ([frozenset({"b:2"})], [{"a:1"}]))
             await until(lambda: found and found[-1] == {"a:1", "b:2"})  # without on_draining
-            lookupds[1].status = 500
+            second.fails()
             await until(lambda: (draining[-1], apart[-1]) == (frozenset(), {"a:1", "b:2"}))
-
-    await discover_from(2, conversation)

@@ -1,94 +1,104 @@
 """client.consumer: a handler's outcome determines the response to the message."""
 
 import asyncio
-import logging
-import threading
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
 from sparq.client import Message
+from sparq.client.consumer import Handler
 from tests.client.scripted import consumer_of, consuming, scripted, subscribed
-from tests.support.waiting import stays, until
+from tests.support.waiting import let_all_run, until
 
 
+def returns_or_raises(message: Message) -> object:
+    """A handler that does what the message's body says."""
+    if message.body == b"raise":
+        raise RuntimeError("cannot")
+    if message.body == b"requeue":
+        message.requeue(0, backoff=False)
+    return {b"False": False, b"0": 0}.get(message.body)
+
+
+async def as_coroutine(message: Message) -> object:
+    """The same as a coroutine function, which may also end with CancelledError."""
+    if message.body == b"cancel":
+        lost = asyncio.get_running_loop().create_future()
+        lost.cancel()
+        await lost
+    return returns_or_raises(message)
+
+
+def on_a_thread(message: Message) -> Future[object]:
+    """The same on another thread."""
+    return THREAD.submit(returns_or_raises, message)
+
+
+def generates(message: Message) -> Iterator[bytes]:
+    yield message.body
+
+
+async def generates_later(message: Message) -> AsyncIterator[bytes]:
+    yield message.body
+
+
+THREAD = ThreadPoolExecutor(1)
+LATER, AT_ONCE = b" 90000", b" 0"
+
+
+@pytest.mark.parametrize(
+    ("handler", "body", "requeued"),
+    [
+        (returns_or_raises, b"None", None),
+        (returns_or_raises, b"0", None),
+        (returns_or_raises, b"False", LATER),
+        (returns_or_raises, b"raise", LATER),
+        (returns_or_raises, b"requeue", AT_ONCE),
+        (as_coroutine, b"None", None),
+        (as_coroutine, b"0", None),
+        (as_coroutine, b"False", LATER),
+        (as_coroutine, b"raise", LATER),
+        (as_coroutine, b"cancel", LATER),
+        (on_a_thread, b"None", None),
+        (on_a_thread, b"raise", LATER),
+        (generates, b"None", LATER),
+        (generates_later, b"None", LATER),
+    ],
+)
 async def test_a_handlers_outcome_finishes_or_requeues_its_message(
-    caplog: pytest.LogCaptureFixture,
+    handler: Handler, body: bytes, requeued: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Returning sends FIN, an exception REQ, unless the handler responds or clears auto_respond."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
+    """A message is finished, or requeued after an exception or False, unless it is answered.
+
+    A generator function never runs: its message is requeued, and the log gives the reason. The
+    next message is handled.
+    """
+    async with consuming(handler=handler, max_backoff_duration=0) as (nsqd, peer, _):
+        peer.deliver(1, body)
+        peer.deliver(2, body)
+        await until(lambda: not peer.in_flight)
+
+        lines = [b"FIN %016x" if requeued is None else b"REQ %016x" + requeued] * 2
+        assert nsqd.lines(b"FIN", b"REQ") == [line % at for at, line in enumerate(lines, 1)]
+    assert ("it contains yield" in caplog.text) is (handler in (generates, generates_later))
+
+
+async def test_a_handler_may_clear_auto_respond() -> None:
+    """A message with ``auto_respond`` cleared gets no response until the program gives one."""
     held: list[Message] = []
 
-    async def handle(message: Message) -> None:
-        if message.body == b"bad":
-            raise RuntimeError("cannot")
-        if message.body == b"own":
-            message.requeue(0, backoff=False)
-        if message.body == b"held":
-            message.auto_respond = False
-            held.append(message)
+    def hold(message: Message) -> None:
+        message.auto_respond = False
+        held.append(message)
 
-    options = {"handler": handle, "concurrency": 2, "max_backoff_duration": 0}
-    async with consuming(**options) as (nsqd, peer, _):
-        for number, body in enumerate((b"good", b"bad", b"own", b"held")):
-            peer.deliver(number, body)
-        await until(lambda: len(peer.in_flight) == 1 and held)
-
-        assert set(nsqd.lines(b"FIN", b"REQ")) == {
-            b"FIN 0000000000000000",
-            b"REQ 0000000000000001 90000",
-            b"REQ 0000000000000002 0",
-        }
+    async with consuming(handler=hold) as (nsqd, peer, _):
+        peer.deliver(1)
+        await until(lambda: held)
+        await let_all_run()
+        assert not nsqd.lines(b"FIN", b"REQ")
         held[0].finish()
         await until(lambda: not peer.in_flight)
-
-
-async def test_cancelled_error_from_a_handler_requeues_its_message(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """CancelledError from a handler requeues its message; the next message is handled."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
-
-    async def handle(message: Message) -> None:
-        if message.body == b"bad":
-            lost = asyncio.get_running_loop().create_future()
-            lost.cancel()
-            await lost
-
-    async with consuming(handler=handle, max_backoff_duration=0) as (nsqd, peer, _):
-        peer.deliver(1, b"bad")
-        peer.deliver(2, b"good")
-        await until(lambda: not peer.in_flight)
-
-        assert nsqd.lines(b"FIN", b"REQ") == [
-            b"REQ 0000000000000001 90000",
-            b"FIN 0000000000000002",
-        ]
-
-
-async def test_only_false_from_a_handler_requeues_its_message(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """False requeues, as in pynsq; any other value finishes, for functions and coroutines."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
-    returned = {b"0": False, b"1": True, b"2": 0, b"3": "text"}
-
-    def handle(message: Message) -> object:
-        return returned[message.body]
-
-    async def handle_later(message: Message) -> object:
-        return returned[message.body]
-
-    for handler in (handle, handle_later):
-        options = {"handler": handler, "max_backoff_duration": 0}
-        async with consuming(**options) as (nsqd, peer, _):
-            for number in range(4):
-                peer.deliver(number, b"%d" % number)
-            await until(lambda: not peer.in_flight)
-
-            assert nsqd.lines(b"REQ") == [b"REQ 0000000000000000 90000"]
-            assert len(nsqd.lines(b"FIN")) == 3
 
 
 async def test_at_most_concurrency_handlers_run_at_a_time() -> None:
@@ -136,51 +146,3 @@ async def test_a_handler_may_stop_its_consumer() -> None:
 
         assert nsqd.lines(b"FIN") == [b"FIN 0000000000000001"]
         assert consumer.connections == []
-
-
-async def test_a_handler_may_return_a_future(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """If a handler returns a future, the message is finished or requeued by its outcome."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
-    begin = threading.Event()
-
-    def work(body: bytes) -> None:
-        begin.wait(10)
-        if body == b"bad":
-            raise ValueError(body)
-
-    with ThreadPoolExecutor() as threads:
-        options = {"handler": lambda message: threads.submit(work, message.body), "concurrency": 2}
-        async with consuming(max_backoff_duration=0, **options) as (nsqd, peer, _):
-            peer.deliver(1, b"bad")
-            peer.deliver(2, b"good")
-            await stays(lambda: len(peer.in_flight) == 2)
-            begin.set()
-            await until(lambda: not peer.in_flight)
-
-            assert set(nsqd.lines(b"FIN", b"REQ")) == {
-                b"REQ 0000000000000001 90000",
-                b"FIN 0000000000000002",
-            }
-
-
-async def test_a_generator_function_as_handler_requeues_its_message(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A generator function never runs: its message is requeued, and the log gives the reason."""
-
-    def generate(message: Message) -> Iterator[bytes]:
-        yield message.body
-
-    async def generate_later(message: Message) -> AsyncIterator[bytes]:
-        yield message.body
-
-    for number, handler in enumerate((generate, generate_later)):
-        async with consuming(handler=handler) as (nsqd, peer, _):
-            peer.deliver(1)
-            await until(lambda: not peer.in_flight)
-
-            assert nsqd.lines(b"FIN", b"REQ") == [b"REQ 0000000000000001 90000"]
-        errors = [each for each in caplog.records if each.levelno == logging.ERROR]
-        assert "it contains yield" in (errors[number].exc_text or "")

@@ -25,24 +25,10 @@ def line(caplog: pytest.LogCaptureFixture, text: str) -> logging.LogRecord | Non
     return next((each for each in caplog.records if text in each.getMessage()), None)
 
 
-async def test_records_have_topic_channel_and_nsqd(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Records have topic, channel and nsqd, even from a module that does not know the topic."""
-    closed_address = f"127.0.0.1:{free_port()}"
-    async with Consumer("t", "c", nsqd_tcp_addresses=closed_address):
-        await until(lambda: line(caplog, closed_address))
-    refused = line(caplog, closed_address)
-    assert refused is not None
-
-    assert "sparq.client.pool" == refused.name
-    assert {"topic": "t", "channel": "c", "nsqd": closed_address} == fields_of(refused)
-
-
 async def test_records_of_callbacks_have_the_consumers_topic_and_channel(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Records from a connection's callbacks have the consumer's topic and channel."""
+    """Records have topic, channel and nsqd, even from callbacks or a module without the topic."""
     caplog.set_level(logging.INFO, "sparq.client")
     async with consuming() as (nsqd, peer, consumer):
         peer.send(1, b"E_FIN_FAILED FIN 0 failed")
@@ -54,6 +40,7 @@ async def test_records_of_callbacks_have_the_consumers_topic_and_channel(
     assert callback is not None
     assert later is not None
 
+    assert "sparq.client.pool" == later.name
     assert {"topic": "t", "channel": "c", "nsqd": nsqd.address} == fields_of(callback)
     assert {"topic": "t", "channel": "c", "nsqd": added} == fields_of(later)
 

@@ -32,12 +32,6 @@ BODIES = st.binary(min_size=1, max_size=50)
 TOPICS = st.text("aZ09._-", min_size=1, max_size=64)
 
 
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Hide log lines about expected connection losses."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
-
-
 async def test_the_three_ways_to_publish() -> None:
     """PUB, MPUB and DPUB have the protocol's format, and each OK gives a receipt."""
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
@@ -70,20 +64,6 @@ async def test_publishing_is_pipelined() -> None:
 
         assert stored == [b"%d" % number for number in range(100)]
         assert len(nsqd.all_peers) == 1
-
-
-async def test_the_first_publish_waits_for_nsqd() -> None:
-    """A publish before nsqd is up waits for it; ``start`` is not needed."""
-    nsqd = ScriptedNsqd()
-    producer = producer_of(nsqd)
-    publish = asyncio.create_task(producer.publish("t", b"x"))
-    await until(lambda: producer.errors)
-    await nsqd.start()
-
-    assert (await publish).nsqd == nsqd.address
-    assert not producer.errors
-    await producer.close()
-    await nsqd.stop()
 
 
 async def test_a_publish_without_an_nsqd_raises_the_reason() -> None:
@@ -236,7 +216,10 @@ async def test_publish_nowait_above_max_pending_bytes_raises() -> None:
 
 
 async def test_nowait_publishes_wait_until_nsqd_is_up() -> None:
-    """Before nsqd is up, publishes wait up to max_pending_bytes; the error names the nsqd."""
+    """Before nsqd is up, publishes wait up to max_pending_bytes; the error names the nsqd.
+
+    ``start`` is not needed.
+    """
     outcomes: list[Any] = []
     nsqd = ScriptedNsqd()
     producer = producer_of(nsqd, max_pending_bytes=10)
@@ -244,10 +227,13 @@ async def test_nowait_publishes_wait_until_nsqd_is_up() -> None:
     await until(lambda: producer.errors)
     with pytest.raises(ProducerFullError, match=nsqd.address):
         producer.publish_nowait("t", b"x", outcomes.append)
+    awaited = asyncio.create_task(producer.publish("t", b"x"))
     await nsqd.start()
     await producer.flush()
 
     assert [Receipt(nsqd.address)] == outcomes
+    assert await awaited == Receipt(nsqd.address)
+    assert not producer.errors
     await producer.close()
     await nsqd.stop()
 
@@ -267,24 +253,15 @@ async def test_callbacks_get_the_error_of_publishes_that_are_never_sent() -> Non
         producer.publish_nowait("t", b"x")
 
 
-async def test_wrong_arguments_of_nowait_publishes_raise_in_the_call() -> None:
-    """Wrong arguments of the nowait publishes raise in the call, and are not counted as failed."""
+async def test_a_failure_without_a_callback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Without a callback, a refusal is logged and a success is not; wrong arguments raise."""
+    caplog.set_level(logging.WARNING, "sparq.client.producer")
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
         with pytest.raises(ValueError, match="topic name"):
             producer.publish_nowait("no topic", b"x")
-        with pytest.raises(ValueError, match="bodies is empty"):
-            producer.multi_publish_nowait("t", [])
-        with pytest.raises(TypeError, match="not str"):
-            producer.publish_deferred_nowait("t", "x", 1)  # type: ignore[arg-type] # a mistake
         with pytest.raises(TypeError, match="on_done must be a function, not int"):
             producer.publish_nowait("t", b"x", 5)  # type: ignore[arg-type] # a mistake
         assert (0, 0) == (producer.failed, producer.under_way)
-
-
-async def test_a_failure_without_a_callback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Without a callback, a refusal is logged and a success is not."""
-    caplog.set_level(logging.WARNING, "sparq.client.producer")
-    async with scripted() as [nsqd], producer_of(nsqd) as producer:
         producer.publish_nowait("t", b"good")
         await producer.flush()
         assert not caplog.records
@@ -351,17 +328,15 @@ def test_a_body_may_be_bytes_bytearray_or_memoryview(kind: Callable[[bytes], Any
     ("make", "kind", "text"),
     [
         (lambda: publish_command("t", "text"), TypeError, "not str: encode it"),
-        (lambda: publish_command("t", 5), TypeError, "not int"),
         (lambda: publish_command("t", None), TypeError, "not NoneType"),
         (lambda: publish_command(b"t", b"x"), TypeError, "topic must be a str, not bytes"),
         (lambda: publish_command("t", bytearray()), ValueError, "must not be empty"),
-        (lambda: publish_command("a b", b"x"), ValueError, 'invalid topic name "a b"'),
+        (lambda: publish_command("a b", b"x"), ValueError, 'topic name "a b".* 1-64 characters'),
         (lambda: publish_command("t" * 65, b"x"), ValueError, "invalid topic name"),
         (lambda: multi_publish_command("t", b"abc"), TypeError, "a sequence of bytes, not bytes"),
         (lambda: multi_publish_command("t", ["a"]), TypeError, "not str"),
         (lambda: multi_publish_command("t", []), ValueError, "bodies is empty"),
         (lambda: multi_publish_command("t", iter([b"x"])), TypeError, "not list_iterator"),
-        (lambda: publish_command("a b", b"x"), ValueError, "1-64 characters"),
         (lambda: publish_deferred_command("t", b"x", -0.1), ValueError, "0 to .* not -0.1"),
         (lambda: publish_deferred_command("t", b"x", float("inf")), ValueError, "not inf"),
         (lambda: publish_deferred_command("t", b"x", float("nan")), ValueError, "not nan"),

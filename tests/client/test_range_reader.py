@@ -51,24 +51,18 @@ def test_attach_ends_and_commit_return_and_set_positions(server, reader):
     assert attached.ends == reader.ends("clicks")
 
 
-def test_ends_finds_an_index_by_count_or_publish_time(server, reader):
-    """ENDS finds the index N messages after another one, or at a publish time."""
+def test_ends_finds_an_index_by_count_publish_time_or_size(server, reader):
+    """ENDS finds the index N messages or bytes after another one, or at a publish time.
+
+    An nsqd that is too old for sizes raises NoRangesError.
+    """
     server.add([b"a", b"b", b"c"])
     server.add([b"d"], gap=10)
 
-    after = reader.place_after("clicks", 1, 2)
+    after, within = reader.place_after("clicks", 1, 2), reader.place_within("clicks", 1, 5)
 
     assert (13, 3, 1) == (after.at, after.at_ordinal, after.from_ordinal)
     assert 14 == reader.place_at_time("clicks", 5).at
-
-
-def test_ends_finds_an_index_by_size(server, reader):
-    """ENDS finds the index N bytes after another one; an older nsqd raises NoRangesError."""
-    server.add([b"a", b"b", b"c"])
-    server.add([b"d"], gap=10)
-
-    within = reader.place_within("clicks", 1, 5)
-
     assert (3, 3, 1) == (within.at, within.at_ordinal, within.from_ordinal)
     assert within.size == server.size_of(0)
     server.ranges = 1
@@ -113,25 +107,6 @@ def interrupted():
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
-
-
-def test_after_an_interrupted_request_the_next_one_gets_its_own_answer(server, reader):
-    """After Ctrl-C during a request, the next request connects again and gets its own answer."""
-    go_on, answer = threading.Event(), server._readends
-
-    def late(command):
-        go_on.wait(30)
-        return answer(command)
-
-    server.add([b"a"])
-    server._readends = late
-    with interrupted():
-        reader.ends("clicks")
-    server.add([b"b"])
-    go_on.set()
-
-    assert 2 == reader.place_after("clicks", 0, 2).at
-    assert 2 == sum(isinstance(heard, commands.Identify) for heard in server.heard)
 
 
 def test_after_an_interrupted_iteration_the_next_request_gets_its_own_answer(server, reader):

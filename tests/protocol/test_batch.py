@@ -202,26 +202,3 @@ def test_a_batch_too_large_for_a_u32_is_refused() -> None:
     """A batch whose size does not fit a u32 raises an error."""
     with pytest.raises(BatchError, match="too large"):
         batch.batch_size(1, 1 << 32)
-
-
-SURROUNDED_BODIES = st.tuples(st.binary(max_size=5), st.binary(max_size=20), st.binary(max_size=5))
-
-
-@given(pieces=st.lists(SURROUNDED_BODIES, min_size=2, max_size=20))
-def test_single_bodies_are_encoded_alike_in_any_buffer(
-    pieces: list[tuple[bytes, bytes, bytes]],
-) -> None:
-    """Single bodies are encoded alike, whether or not they are part of a larger buffer.
-
-    A body from HTTP is a separate buffer; one from PUB may be part of a larger one.
-    """
-    found = [
-        BodySlices(before + body + after, [len(before)], [len(body)])
-        for before, body, after in pieces
-    ]
-    whole = [BodySlices.of([body for _, body, _ in pieces])]
-
-    data, ends = batch.encode_frames(found, 5, NODE, 77)
-
-    expected, expected_ends = batch.encode_frames_scalar(whole, 5, NODE, 77)
-    assert (bytes(expected), expected_ends.tolist()) == (bytes(data), ends.tolist())

@@ -117,17 +117,6 @@ def test_a_long_run_is_bounded() -> None:
     assert second.id_text(0) == b"%016x" % COMPARED_MAX
 
 
-@pytest.mark.parametrize("text", [b"0123456789ABCDEF", b"0123456789abcdeg", b"0123456 89abcdef"])
-def test_a_long_run_ends_before_an_invalid_id(text: bytes) -> None:
-    """An invalid id ends a run after all valid FINs before it."""
-    good = b"".join(c.fin(b"%016x" % n) for n in range(40))
-
-    finish = finish_run(good + c.fin(text) + good, 0)
-
-    assert finish is not None
-    assert list(finish.raw_ids) == list(range(40))
-
-
 def plain_publishes(data: bytes, at: int) -> list[tuple[int, int]]:
     """(start, size) of the PUBs from this position on, one by one."""
     found = []

@@ -228,50 +228,31 @@ def test_a_deleted_certificate_file_is_named_in_the_error(
         exchange(new_handshake(options), Counterpart(ALL, server_context(files)))
 
 
-def test_old_tls_versions_are_refused(files: Certificates) -> None:
+@pytest.mark.parametrize(
+    ("version", "refused_by", "accepted_by"),
+    [("TLSv1_1", "tls1.2", "tls1.0"), ("TLSv1_2", "tls1.3", "tls1.2")],
+)
+def test_a_tls_version_below_tls_min_version_is_refused(
+    files: Certificates, version: str, refused_by: str, accepted_by: str
+) -> None:
     """A TLS version below `tls_min_version` is refused, and the error names the option."""
-    context = server_context(files)
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with pytest.raises(TlsError, match=r"version.*tls_min_version"):
-        exchange(
-            new_handshake(options_of(files, tls_v1=True, tls_min_version="tls1.3")),
-            AlertingServer(ALL, context),
-        )
-
-    client = new_handshake(options_of(files, tls_v1=True))
-    exchange(client, Counterpart(ALL, context))
-    assert client.stage is Stage.READY
-
-
-def test_old_tls_versions_are_allowed_by_tls_min_version(files: Certificates) -> None:
-    """TLS 1.1 is refused by default, and allowed by `tls_min_version`."""
     context = server_context(files)
     context.set_ciphers("DEFAULT@SECLEVEL=0")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
-    with pytest.raises(TlsError, match="version"):
-        exchange(new_handshake(options_of(files, tls_v1=True)), AlertingServer(ALL, context))
+        context.minimum_version = context.maximum_version = ssl.TLSVersion[version]
+    with pytest.raises(TlsError, match=r"version.*tls_min_version"):
+        exchange(
+            new_handshake(options_of(files, tls_v1=True, tls_min_version=refused_by)),
+            AlertingServer(ALL, context),
+        )
 
-    client = new_handshake(options_of(files, tls_v1=True, tls_min_version="tls1.0"))
+    client = new_handshake(options_of(files, tls_v1=True, tls_min_version=accepted_by))
     exchange(client, Counterpart(ALL, context))
     assert client.stage is Stage.READY
 
 
 # AUTH
-
-
-def test_a_secret_is_sent_only_if_nsqd_requires_it() -> None:
-    """The secret is sent only to an nsqd that requires it.
-
-    Others would answer AUTH with E_AUTH_DISABLED.
-    """
-    server = Counterpart({"auth_required": False})
-    client = new_handshake(LayerOptions(auth_secret=SECRET))
-    exchange(client, server)
-
-    assert client.stage is Stage.READY
-    assert [line for _, line, _ in server.received] == [b"IDENTIFY"]
 
 
 @pytest.mark.parametrize("layers", [{}, {"snappy": True}], ids=["plain", "snappy"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections.abc import Iterator
 
@@ -12,12 +11,6 @@ import sparq
 from sparq.client import Session
 from tests.client.blocking.sessions import running
 from tests.support.servers import NsqdServer, spawn_nsqd
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Hide log lines about expected connection losses."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 @pytest.fixture(scope="session")

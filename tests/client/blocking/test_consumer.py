@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import sparq
-from sparq.client import AlreadyRespondedError, BlockingBatch, ClosedError, Message, Session
+from sparq.client import AlreadyRespondedError, ClosedError, Message, Session
 from sparq.client.blocking.loop_thread import LoopThread
 from tests.client.blocking.sessions import fill, interrupt_soon, is_empty, running
 from tests.support.servers import NsqdServer
@@ -42,43 +42,6 @@ def test_ctrl_c_during_the_start_closes_the_consumer(
         wait_for(lambda: len(nsqd.channel(topic, "c")["clients"]) == 1)
 
     assert 1 == message.attempts
-
-
-def test_batches_end_with_the_session(shared_daemons: SharedDaemons) -> None:
-    """Closing the session ends loops over batches and over messages without an error."""
-    topic, nsqd = shared_daemons.make("ended"), shared_daemons.nsqds[0]
-    with sparq.connect(nsqd.tcp) as session:
-        consumer = session.consumer(topic, "c")
-        ended: list[list[BlockingBatch]] = []
-        waiting = threading.Thread(target=lambda: ended.append([*consumer.batches()]))
-        waiting.start()
-    waiting.join(10)
-
-    assert [[]] == ended
-    assert [] == [*consumer.batches()] == [*consumer]
-
-
-def test_on_giving_up_may_be_a_coroutine_function(shared_daemons: SharedDaemons) -> None:
-    """``on_giving_up`` may be a coroutine function; False requeues the message."""
-    topic, nsqd = shared_daemons.make("giving_up"), shared_daemons.nsqds[0]
-    nsqd.post(f"/pub?topic={topic}", b"x")
-    attempts: list[int] = []
-
-    async def give_up(message: Message) -> bool:
-        attempts.append(message.attempts)
-        return len(attempts) > 1
-
-    options = {"max_attempts": 1, "max_backoff_duration": 0, "default_requeue_delay": 0}
-    with sparq.connect(nsqd.tcp, **options) as session:
-        with session.consumer(topic, "c", on_giving_up=give_up) as consumer:
-            consumer.receive(20).requeue(0)
-            # The message is given up while a caller waits for messages.
-            wait_for(lambda: [*consumer.messages(idle_timeout=0.05)] or consumer.counters.finished)
-            assert (2, 1) == (consumer.counters.requeued, consumer.counters.finished)
-        with pytest.raises(TypeError, match="on_giving_up takes a function"):
-            session.consumer(topic, "c", on_giving_up=5)
-
-    assert [2, 3] == attempts
 
 
 def test_batches_may_be_garbage_collected_on_the_sessions_thread(
@@ -146,35 +109,21 @@ def test_ctrl_c_loses_no_message(session: Session) -> None:
         assert bodies == seen
 
 
-def test_close_requeues_messages_that_were_not_received(session: Session, nsqd: NsqdServer) -> None:
-    """``close`` requeues the 10 messages that no caller received, and only those."""
+def test_close_requeues_messages_that_no_caller_has_received(session: Session) -> None:
+    """``close`` requeues what was fetched for the program, or has arrived since, at once."""
     fill(session, "back", 20)
     first = session.consumer("back", "c")
     in_hand = first.receive(10)
-    for _ in first.messages(idle_timeout=0.2):
-        pass
+    wait_for(lambda: first.counters.received == 20)
     fill(session, "back", 10)
     wait_for(lambda: first.counters.received == 30)
     first.close()
     with session.consumer("back", "c") as second:
         seen = {message.id: message.attempts for message in second.messages(idle_timeout=0.5)}
 
-    assert 10 == len(seen)
+    assert 29 == len(seen)
     assert in_hand.id not in seen
     assert {2} == set(seen.values())
-
-
-def test_close_requeues_fetched_messages(session: Session) -> None:
-    """``close`` after the first of 20 messages requeues the other 19 immediately."""
-    fill(session, "fetched", 20)
-    first = session.consumer("fetched", "c")
-    first.receive(10).finish()
-    wait_for(lambda: first.counters.received == 20)
-    first.close()
-    with session.consumer("fetched", "c") as second:
-        seen = [message.attempts for message in second.messages(idle_timeout=0.5)]
-
-    assert [2] * 19 == seen
 
 
 def test_close_lets_another_thread_finish_its_message(session: Session) -> None:
@@ -222,20 +171,34 @@ def test_a_signal_handler_may_receive_where_it_interrupts_a_receive(session: Ses
     assert [b"0", b"1"] == sorted(message.body for message in taken)
 
 
-def test_on_giving_up_is_not_called_on_the_sessions_thread(session: Session) -> None:
-    """``on_giving_up`` is not called on the session's thread, so it may block."""
-    fill(session, "up", 1)
-    given_up: list[tuple[int, bool]] = []
+@pytest.mark.parametrize("is_async", [False, True])
+def test_on_giving_up_may_block_and_may_be_a_coroutine_function(
+    session: Session, is_async: bool
+) -> None:
+    """``on_giving_up`` does not block the session's thread, or is awaited; False requeues."""
+    topic = f"up-{is_async}"
+    fill(session, topic, 1)
+    given_up: list[int] = []
 
-    def give_up(message: Message) -> None:
-        given_up.append((message.attempts, threading.current_thread() in running()))
+    def give_up(message: Message) -> bool:
+        assert is_async or threading.current_thread() not in running()
+        given_up.append(message.attempts)
+        return len(given_up) > 1
 
-    with session.consumer("up", "c", max_attempts=1, on_giving_up=give_up) as consumer:
+    async def give_up_later(message: Message) -> bool:
+        return give_up(message)
+
+    options = {"max_attempts": 1, "default_requeue_delay": 0}
+    handler = give_up_later if is_async else give_up
+    with session.consumer(topic, "c", on_giving_up=handler, **options) as consumer:
         consumer.receive(10).requeue(0)
-        assert [] == list(consumer.messages(idle_timeout=0.3))
+        # The message is given up while a caller waits for messages.
+        wait_for(lambda: [*consumer.messages(idle_timeout=0.05)] or consumer.counters.finished)
+        assert (2, 1) == (consumer.counters.requeued, consumer.counters.finished)
+    with pytest.raises(TypeError, match="on_giving_up takes a function"):
+        session.consumer(topic, "c", on_giving_up=5)
 
-        assert [(2, False)] == given_up
-        assert (1, 1) == (consumer.counters.given_up, consumer.counters.finished)
+    assert [2, 3] == given_up
 
 
 def test_pause_resume_and_max_in_flight_take_effect(session: Session) -> None:
@@ -259,28 +222,6 @@ def test_pause_resume_and_max_in_flight_take_effect(session: Session) -> None:
             consumer.errors,
         )
         assert not consumer.is_paused
-
-
-def test_each_message_takes_one_response(session: Session, nsqd: NsqdServer) -> None:
-    """REQ redelivers with attempts 2, TOUCH is counted, and a second response is an error."""
-    fill(session, "answers", 1)
-    with session.consumer("answers", "c") as consumer:
-        message = consumer.receive(10)
-        message.touch()
-        message.requeue(0)
-        for answer in (message.finish, message.requeue, message.touch):
-            with pytest.raises(AlreadyRespondedError):
-                answer()
-        again = consumer.receive(10)
-        again.finish()
-        wait_for(lambda: is_empty(nsqd, "answers"))
-
-        assert (again.id, 2) == (message.id, again.attempts)
-        assert (1, 1, 1) == (
-            consumer.counters.touched,
-            consumer.counters.requeued,
-            consumer.counters.finished,
-        )
 
 
 def test_batches_can_be_read_touched_finished_and_requeued(

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import pytest
 
 from sparq.client.blocking.loop_thread import LoopThread
-from sparq.client.errors import ClosedError
 from tests.support.waiting import let_all_run, wait_for
 
 
@@ -26,18 +25,6 @@ def thread() -> Iterator[LoopThread]:
 async def add(one: int, other: int) -> int:
     await let_all_run(1)
     return one + other
-
-
-def test_call_returns_the_coroutines_result_or_raises_its_error(thread: LoopThread) -> None:
-    """``call`` runs a coroutine on the other thread and returns its result or raises its error."""
-
-    async def fail() -> None:
-        raise KeyError("why")
-
-    assert 3 == thread.call(add, 1, 2)
-    assert thread.ask(threading.current_thread) is not threading.current_thread()
-    with pytest.raises(KeyError, match="why"):
-        thread.call(fail)
 
 
 def test_posts_run_in_order_and_before_a_later_call(thread: LoopThread) -> None:
@@ -65,19 +52,6 @@ def test_a_post_that_fails_does_not_stop_the_next_one(thread: LoopThread) -> Non
 
     assert [2] == done
     assert 1 == len(reported)
-
-
-def test_submit_returns_a_future(thread: LoopThread) -> None:
-    """``submit`` returns a future with the result or the error; closing sets ClosedError."""
-
-    async def fail() -> None:
-        raise KeyError("why")
-
-    assert 3 == thread.submit(add, 1, 2).result(10)
-    assert isinstance(thread.submit(fail).exception(10), KeyError)
-    endless = thread.submit(asyncio.sleep, 1000)
-    thread.close()
-    assert isinstance(endless.exception(10), ClosedError)
 
 
 def test_an_interrupted_wait_cancels_what_it_waited_for(thread: LoopThread) -> None:

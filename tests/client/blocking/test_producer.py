@@ -18,26 +18,6 @@ from tests.support.servers import NsqdServer, free_port
 from tests.support.shared_daemons import SharedDaemons
 
 
-def test_submitted_messages_are_published(shared_daemons: SharedDaemons) -> None:
-    """``submit``, ``multi_submit`` and ``submit_deferred`` publish; futures carry the receipts."""
-    topic, nsqd = shared_daemons.make("submitted"), shared_daemons.nsqds[0]
-    with sparq.connect(nsqd.tcp, max_in_flight=10) as session, session.producer() as producer:
-        futures = [
-            producer.submit(topic, b"one"),
-            producer.multi_submit(topic, (b"two", bytearray(b"three"))),
-            producer.submit_deferred(topic, b"later", 0.2),
-        ]
-        producer.flush()
-        assert [nsqd.tcp] * 3 == [each.result(0).nsqd for each in futures]
-        assert (4, 0, 0) == (producer.published, producer.failed, producer._byte_limit.count)
-        with session.consumer(topic, "c") as consumer:
-            found = [consumer.receive(20) for _ in range(4)]
-            for message in found:
-                message.finish()
-
-    assert [b"one", b"two", b"three", b"later"] == [each.body for each in found]
-
-
 def test_a_submit_cancelled_before_it_starts_is_not_published() -> None:
     """A submit that is cancelled, or interrupted by Ctrl-C, is not sent and frees its bytes."""
     gate = threading.Event()
@@ -120,18 +100,18 @@ def test_ctrl_c_interrupts_a_publish(closed_address: str) -> None:
 
 def test_wrong_arguments_of_submit_are_raised_by_the_future(closed_address: str) -> None:
     """Wrong arguments to ``submit`` raise nothing; the future carries the error."""
+    wrong: Any = None
     with sparq.connect(closed_address) as session, session.producer() as producer:
-        wrong: list[Any] = [("t", None), ("t", 5), (None, b"x"), ("t", "text")]
-        errors = [producer.submit(*each).exception(10) for each in wrong]
-        errors += [producer.multi_submit(topic, [body]).exception(10) for topic, body in wrong]
-        several: list[Any] = ["text", b"bytes", None, []]
-        none = [producer.multi_submit("t", each).exception(10) for each in several]
-        never = producer.submit_deferred("t", b"x", -1).exception(10)
+        futures = [
+            producer.submit("t", wrong),
+            producer.multi_submit("t", "text"),  # type: ignore[arg-type] # a mistake
+            producer.multi_submit("t", wrong),
+            producer.multi_submit("t", []),
+            producer.submit_deferred("t", b"x", -1),
+        ]
+        errors = [type(future.exception(10)) for future in futures]
 
-    kinds = ["bytes, not NoneType", "bytes, not int", "a str, not NoneType", "bytes, not str"]
-    assert kinds * 2 == [str(each).partition(":")[0].partition(" must be ")[2] for each in errors]
-    assert [TypeError] * 3 + [ValueError] == [type(each) for each in none]
-    assert "delay_seconds must be" in str(never)
+    assert [TypeError] * 3 + [ValueError] * 2 == errors
 
 
 def test_a_publish_larger_than_the_limit_is_admitted_alone() -> None:

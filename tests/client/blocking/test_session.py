@@ -19,7 +19,6 @@ from sparq.client import (
     BlockingConsumer,
     BlockingProducer,
     ClosedError,
-    Message,
     RemoteError,
     Session,
 )
@@ -29,14 +28,16 @@ from tests.support.waiting import wait_for
 
 
 def test_publish_and_consume(session: Session, nsqd: NsqdServer) -> None:
-    """Publish in four ways, receive in a for loop, and finish: nsqd's channel is empty."""
+    """Publish in six ways, receive in a for loop, and finish: nsqd's channel is empty."""
     with session.producer() as producer:
         receipt = producer.publish("basic", b"one")
         producer.multi_publish("basic", [b"two", b"three"])
         producer.publish_deferred("basic", b"later", 2.0)
-        futures = [producer.submit("basic", b"%d" % number) for number in range(50)]
+        futures = [producer.submit("basic", b"%d" % number) for number in range(47)]
+        futures.append(producer.multi_submit("basic", (b"47", bytearray(b"48"))))
+        futures.append(producer.submit_deferred("basic", b"49", 0.2))
         assert {receipt.nsqd} == {future.result().nsqd for future in futures} == {nsqd.tcp}
-        assert (54, 0) == (producer.published, producer.resent)
+        assert (54, 0, 0) == (producer.published, producer.resent, producer.failed)
         assert [nsqd.tcp] == producer.connections
         assert {} == producer.errors
         assert [nsqd.tcp] == list(producer.ping(timeout_seconds=10))
@@ -142,11 +143,14 @@ def test_a_closed_session_raises_closed_error(nsqd: NsqdServer) -> None:
     """After ``close``, every use raises ClosedError, iterations end, and ``close`` is harmless."""
     session = sparq.connect(nsqd.tcp)
     producer, consumer = session.producer(), session.consumer("closed", "c")
-    waiting = threading.Thread(target=lambda: ended.extend(consumer))
-    ended: list[Message] = []
-    waiting.start()
+    ended: list[object] = []
+    loops = (lambda: ended.extend(consumer), lambda: ended.extend(consumer.batches()))
+    waiting = [threading.Thread(target=loop) for loop in loops]
+    for thread in waiting:
+        thread.start()
     session.close()
-    waiting.join(10)
+    for thread in waiting:
+        thread.join(10)
     for use in (
         lambda: producer.publish("closed", b"x"),
         consumer.receive,
@@ -158,7 +162,8 @@ def test_a_closed_session_raises_closed_error(nsqd: NsqdServer) -> None:
     for each in (session, producer, consumer):
         each.close()
 
-    assert not waiting.is_alive()
+    assert not any(thread.is_alive() for thread in waiting)
+    assert [] == [*ended, *consumer, *consumer.batches()]
     assert not running()
 
 
