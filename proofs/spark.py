@@ -30,9 +30,10 @@ from proofs import outcome
 from proofs.exactly_once import archived, problems
 from proofs.outcome import Outcome, Plan, progress
 from proofs.spark_cluster_parts.checkpoint import Checkpoints
-from proofs.spark_cluster_parts.standalone import is_java
+from proofs.spark_cluster_parts.standalone import DRIVER_PARTS, driver_pids
 from proofs.workload import data_folder, python_path
-from sparq.program.supervised import SupervisedProcess, members_of
+from sparq.pipeline.folders import read_json
+from sparq.program.supervised import SupervisedProcess, send
 
 POLL_SECONDS = 0.02
 RUN_SECONDS_MAX = 1500
@@ -44,7 +45,6 @@ BATCHES_BEFORE_KILL = (0, 1, 2, 3, 5)
 BATCH_KILL_SECONDS = (0.0, 0.25)
 NSQD_SIGNALS = (signal.SIGKILL, signal.SIGTERM)
 """Both are needed: a clean stop and a kill leave different data on the disk."""
-DRIVER_PARTS = ("python", "jvm", "group")
 RUNNING = ("publishing", "draining")
 CLICKS = 100_000
 CONTROL_CLICKS = 40_000
@@ -93,10 +93,7 @@ class PipelineRun:
 
     def state(self) -> dict[str, Any]:
         """Return the contents of `run/state.json`; empty until it exists."""
-        try:
-            return dict(json.loads((self.data / "run" / "state.json").read_text()))
-        except (OSError, ValueError):
-            return {}
+        return read_json(self.data / "run" / "state.json")
 
     def wait_for(self, what: str, condition: Callable[[], Any]) -> Any:
         """Return the condition's value once it is true.
@@ -119,8 +116,7 @@ class PipelineRun:
         name, pid = self.wait_for("an nsqd", self.living_nsqd)
         self.killed.add(pid)
         how = self.chance.choice(NSQD_SIGNALS)
-        with suppress(ProcessLookupError):
-            os.kill(pid, how)
+        send([pid], how)
         self.kills.append(f"{name} ({how.name})")
 
     def living_nsqd(self) -> tuple[str, int] | None:
@@ -133,9 +129,9 @@ class PipelineRun:
     def kill_driver(self) -> None:
         """kill -9 the driver, or a part of it, during a batch."""
         driver = self.wait_for("a driver", self.living_driver)
-        done = self.checkpoints.batches_done
-        wanted = done() + self.chance.choice(BATCHES_BEFORE_KILL)
-        self.wait_for("a commit", lambda: done() >= wanted or self.is_ending())
+        done = self.checkpoints.done
+        wanted = sum(done()) + self.chance.choice(BATCHES_BEFORE_KILL)
+        self.wait_for("a commit", lambda: sum(done()) >= wanted or self.is_ending())
         query, batch = self.chance.choice(self.wait_for("a batch", self.checkpoints.under_way))
         time.sleep(self.chance.uniform(*BATCH_KILL_SECONDS))
         if (query, batch) not in self.checkpoints.under_way() or self.living_driver() != driver:
@@ -143,9 +139,7 @@ class PipelineRun:
             return
         part = self.chance.choice(DRIVER_PARTS)
         self.killed.add(driver)
-        for pid in driver_pids(driver, part):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        send(driver_pids(driver, part), signal.SIGKILL)
         self.kills.append(f"spark's {part} in batch {batch} of {query}")
 
     def is_ending(self) -> bool:
@@ -155,11 +149,8 @@ class PipelineRun:
     def living_driver(self) -> int | None:
         """Return the driver, once it has a session and unless it was already killed."""
         driver = self.state().get("app_pid")
-        try:
-            told = json.loads((self.data / "run" / "app.json").read_text())
-        except (OSError, ValueError):
-            return None
-        return driver if driver == told["pid"] and driver not in self.killed else None
+        told = read_json(self.data / "run" / "app.json").get("pid")
+        return driver if driver == told and driver not in self.killed else None
 
     def end(self) -> int:
         """Wait for the end of the run, and return its exit status."""
@@ -169,13 +160,6 @@ class PipelineRun:
     def stop(self) -> None:
         """End a run that is still active; it ends its own processes then."""
         self.program.stop(STOP_SECONDS)
-
-
-def driver_pids(driver: int, part: str) -> list[int]:
-    """Return the processes of this part of the driver; its Python is the first of its session."""
-    if part == "python":
-        return [driver]
-    return [pid for pid in members_of(driver) if part == "group" or is_java(pid)]
 
 
 @dataclass(frozen=True, slots=True)

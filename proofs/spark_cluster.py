@@ -29,6 +29,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -36,67 +37,55 @@ from proofs import outcome
 from proofs.outcome import Outcome, Plan, progress
 from proofs.spark_cluster_parts.cluster_run import (
     CONTROL,
+    KILLS,
     VARIANTS,
     ClusterRun,
-    Result,
-    Task,
     Variant,
     clicks,
 )
 from proofs.workload import data_folder
 
 CLICKS = 1_000_000
-KILLS = 10
 CONTROL_CLICKS = 40_000
-CONTROL_KILLS = 1
-UNGUARDED = "proofs.without_transactions"
 PROMISES = ("P14",)
 
 
-def attempt(folder: Path, task: Task) -> Result:
+def attempt(folder: Path, variant: Variant, seed: int, count: int) -> ClusterRun:
     """Do one run, and print a line about it."""
-    progress(f"{task.variant.name}: making {task.count:,} clicks")
-    clicks(task.count, task.seed)
+    progress(f"{variant.name}: making {count:,} clicks")
+    clicks(count, seed)
     began = time.monotonic()
-    result = ClusterRun(folder, task).go()
-    verdict = "\n".join(result.wrong) or "holds"
-    parts = [f"killed {'; '.join(result.kills) or 'nothing'}", *result.notes]
-    if (score := result.checks.score) is not None:
-        parts.append("precision {precision}, recall {recall} of findings".format(**score))
+    run = ClusterRun(folder, variant, seed, count)
+    run.do()
+    verdict = "\n".join(run.wrong) or "holds"
+    parts = [f"killed {'; '.join(run.kills) or 'nothing'}", *run.notes]
     parts.append(f"{time.monotonic() - began:.0f} s")
-    print(f"\r{task.variant.name} ({task.variant.text}): {'. '.join(parts)}. {verdict}", flush=True)
-    return result
+    print(f"\r{variant.name} ({variant.text}): {'. '.join(parts)}. {verdict}", flush=True)
+    return run
 
 
-def prove(plan: Plan, variants: Sequence[Variant] = VARIANTS, kills: int = KILLS) -> Outcome:
+def prove(plan: Plan, variants: Sequence[Variant] = VARIANTS) -> Outcome:
     """Run each way once, then the control."""
-    results: list[Result] = []
+    runs: list[ClusterRun] = []
     control, is_noticed = "", True
     with data_folder(plan.keep) as scratch:
         for variant in variants:
             folder = scratch.resolve() / variant.name
-            results.append(attempt(folder, Task(variant, plan.seed, plan.count, kills)))
+            runs.append(attempt(folder, variant, plan.seed, plan.count))
             if plan.keep is None:
                 shutil.rmtree(folder, ignore_errors=True)
         if plan.control:
             count = min(plan.count, CONTROL_CLICKS)
-            task = Task(CONTROL, plan.seed, count, CONTROL_KILLS, UNGUARDED)
-            unguarded = attempt(scratch.resolve() / CONTROL.name, task)
-            is_noticed = unguarded.checks.twice > 0
-            control = f"without transactions: rows twice {unguarded.checks.twice:,}"
-    held = not any(result.wrong for result in results) and is_noticed
-    return Outcome(PROMISES, figures(results, plan.count), held, control)
-
-
-def figures(results: Sequence[Result], count: int) -> str:
-    """Return the line for the report."""
-    rows = sum(result.checks.rows for result in results)
-    twice = sum(result.checks.twice for result in results)
-    return (
-        f"runs {len(results)} of {count:,} clicks · kills {sum(len(r.kills) for r in results)}"
-        f" · archived {rows:,} · twice {twice:,}"
-        f" · audits that failed {sum(bool(result.wrong) for result in results)}"
+            unguarded = attempt(scratch.resolve() / CONTROL.name, CONTROL, plan.seed, count)
+            is_noticed = unguarded.twice > 0
+            control = f"without transactions: rows twice {unguarded.twice:,}"
+    held = not any(run.wrong for run in runs) and is_noticed
+    figures = (
+        f"runs {len(runs)} of {plan.count:,} clicks · kills {sum(len(run.kills) for run in runs)}"
+        f" · archived {sum(run.rows for run in runs):,} · twice {sum(run.twice for run in runs):,}"
+        f" · audits that failed {sum(bool(run.wrong) for run in runs)}"
     )
+    return Outcome(PROMISES, figures, held, control)
 
 
 def chosen(text: str) -> list[Variant]:
@@ -123,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if own.kills != KILLS or len(own.only) != len(VARIANTS):
         names = ",".join(variant.name for variant in own.only) or CONTROL.name
         print(f'with ARGS="--only {names} --kills {own.kills}"')
-    proof = partial(prove, variants=own.only, kills=own.kills)
+    proof = partial(prove, variants=[replace(each, kills=own.kills) for each in own.only])
     return outcome.run("spark-cluster", proof, count=CLICKS, of="clicks a run", arguments=rest)
 
 

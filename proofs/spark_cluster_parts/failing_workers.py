@@ -5,6 +5,7 @@ An option names it, in place of the pipeline's own parent.
 
 import gc
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def failing_once(write: Callable[..., Any], folder: Path) -> Callable[..., Any]:
         made = write(place, *rest)
         name = Path(place.address).name
         try:
-            (folder / name).rename(folder / f"{name}{FAILED}")
+            (folder / name).rename(folder / f"{name}-{time.time_ns()}{FAILED}")
         except FileNotFoundError:
             return made
         raise OSError("the proof lets this task fail after it has written")
