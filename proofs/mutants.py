@@ -5,7 +5,11 @@
    too. The score is the share that is killed. It never reaches 100 %: some changes make no
    difference, such as another initial size of a buffer.
 2. `N=` mutants are chosen at random, as many in each package; `SEED=` chooses the same again.
-3. cosmic-ray makes the changes, from its lock in .venvs/mutants; coverage finds the tests, in this
+3. A mutant runs the tests that reach its statement: first those in its module's own test file, then
+   the others, the quickest first. The first failure ends the run. A statement that runs when its
+   module is imported counts as reached by each test that reaches anything in the module.
+4. Tests that take much longer than before, or too much memory, are stopped: that counts as killed.
+5. cosmic-ray makes the changes, from its lock in .venvs/mutants; coverage finds the tests, in this
    process's environment (`proofs/coverage.py`). The repository itself is never changed: each core
    has a copy.
 """
@@ -13,38 +17,83 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import json
+import math
 import os
 import random
+import resource
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
+from coverage import CoverageData
 from locks.environment import environment
 
 from proofs import coverage
-from proofs.coverage import PACKAGES
-from proofs.mutants_parts.judge import Mutant, ReachedLines, Verdict, Workplace, changed_lines
+from proofs.coverage import PACKAGES, ROOT
 from proofs.outcome import progress
 
-ROOT = Path(__file__).parent.parent
 PARTS = ROOT / "proofs" / "mutants_parts"
 COUNT = 240
 
+SECONDS_MIN = 20.0
+SLOWNESS_MAX = 5.0
+"""A run may use `SECONDS_MIN` of CPU, and as many times what its tests took under coverage."""
+TEST_SECONDS_MAX = 120
+"""The longest time for one test, which may wait for ever: then it fails."""
+RUN_SECONDS_MAX = 1800.0
+MEMORY_BYTES_MAX = 6 << 30
+FILE_BYTES_MAX = 4 << 30
+STOPPED = -signal.SIGXCPU
+NO_TESTS = 5
+"""Exit status of pytest if the tests are not there, because the change renames them."""
+NOT_COPIED = shutil.ignore_patterns(
+    *(".git", ".venv*", "data", "build", "dist", "node_modules", "*.egg-info", "__pycache__"),
+    *(".hypothesis", ".mypy_cache", ".ruff_cache", "sparq-bench-*"),
+)
 
-class Judged(NamedTuple):
-    """A mutant and its verdict."""
+
+class Mutant(NamedTuple):
+    """A module with one change: its path below the repository, the line, and the whole text."""
+
+    path: str
+    line: int
+    text: str
+
+    @property
+    def package(self) -> str:
+        """The package of `sparq` that it is in."""
+        return Path(self.path).parts[2]
+
+    @property
+    def own_tests(self) -> str:
+        """The test file of its module."""
+        return f"tests/{self.package}/test_{Path(self.path).stem}.py"
+
+
+class Verdict(NamedTuple):
+    """What the tests made of a mutant.
+
+    Attributes:
+        killed_by: "own tests", "other tests", "time"; "" if it survived.
+        tests: the number of tests that reach it.
+    """
 
     mutant: Mutant
-    verdict: Verdict
+    killed_by: str
+    tests: int
 
 
 def modules(patterns: Sequence[str]) -> dict[str, list[str]]:
@@ -83,40 +132,148 @@ def choose(packages: dict[str, list[str]], count: int, seed: int) -> tuple[list[
     return mutants, sum(answer["places"].values())
 
 
-def judge(
-    mutants: Sequence[Mutant], reach: coverage.Reach, told: Callable[[Judged], None]
-) -> list[Judged]:
-    """Run the tests of each mutant, in one copy of the repository for each core.
+def statement_lines(tree: ast.Module, line: int) -> range | None:
+    """The lines of the innermost statement at `line`, without its body; None: it runs at import."""
+    innermost: ast.stmt | ast.excepthandler | None = None
+    in_function = False
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.stmt | ast.excepthandler):
+            continue
+        if not node.lineno <= line <= (node.end_lineno or 0):
+            continue
+        innermost = node  # `walk` yields parents first
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            in_function |= node.body[0].lineno <= line
+    if innermost is None or not in_function:
+        return None
+    body = getattr(innermost, "body", None)
+    last = max(innermost.lineno, body[0].lineno - 1) if body else innermost.end_lineno
+    return range(innermost.lineno, max(last or 0, line) + 1)
+
+
+@cache
+def tests_by_line(data: Path, path: str) -> dict[int, set[str]]:
+    """The tests that reach each line of a module; the context of what runs at import is empty."""
+    measured = CoverageData(str(data))
+    measured.read()
+    found = measured.contexts_by_lineno(path)
+    return {line: {*names} - {""} for line, names in found.items()}
+
+
+def tests_of(mutant: Mutant, reach: coverage.Reach) -> list[str]:
+    """The tests that reach the statement of a mutant, the quickest first."""
+    reached = tests_by_line(reach.data, mutant.path)
+    tree = ast.parse((ROOT / mutant.path).read_text(encoding="utf-8"))
+    lines = statement_lines(tree, mutant.line) or reached
+    names = set().union(*(reached.get(line, ()) for line in lines))
+    return sorted(names, key=lambda name: (reach.seconds.get(name, 0.0), name))
+
+
+class Workplace:
+    """A copy of the repository, in which one mutant at a time takes its module's place."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "copy"
+        self._list = folder / "tests.json"
+        self._temporary = folder / "tmp"
+        shutil.copytree(ROOT, self.folder, ignore=NOT_COPIED)
+
+    def judge(self, mutant: Mutant, tests: list[str], seconds: Mapping[str, float]) -> Verdict:
+        """Run the mutant's tests."""
+        own = [name for name in tests if name.startswith(mutant.own_tests)]
+        others = [name for name in tests if not name.startswith(mutant.own_tests)]
+        path = self.folder / mutant.path
+        original, stat = path.read_bytes(), path.stat()
+        path.write_text(mutant.text, encoding="utf-8")
+        try:
+            for by, some in (("own tests", own), ("other tests", others)):
+                limit = SECONDS_MIN + SLOWNESS_MAX * sum(seconds.get(name, 0.0) for name in some)
+                status = self.run(some, limit) if some else 0
+                if status not in (0, NO_TESTS):
+                    return Verdict(mutant, "time" if status == STOPPED else by, len(tests))
+            return Verdict(mutant, "", len(tests))
+        finally:
+            path.write_bytes(original)
+            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+    def prepare(self, tests: list[str]) -> bool:
+        """Run tests without a change, so that Python keeps compiled code; whether they pass."""
+        compiled = [sys.executable, "-m", "compileall", "-q", "src"]
+        subprocess.run(compiled, cwd=self.folder, check=True)
+        return self.run(tests, SECONDS_MIN * len(tests), keeps_compiled=True) == 0
+
+    def run(self, tests: list[str], seconds: float, *, keeps_compiled: bool = False) -> int:
+        """The exit status of pytest with these tests; `STOPPED` if they take too long."""
+        self._list.write_text(json.dumps(tests), encoding="utf-8")
+        files = dict.fromkeys(name.partition("::")[0] for name in tests)
+        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:randomly", "--tb=no"]
+        command += [f"--timeout={TEST_SECONDS_MAX}"]
+        command += ["-p", "proofs.mutants_parts.select_plugin", f"--basetemp={self._temporary}"]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join((str(self.folder / "src"), str(self.folder))),
+            "SPARQ_TESTS": str(self._list),
+        }
+        if not keeps_compiled:
+            # Two mutants of one module may have the same size and the same second.
+            environment["PYTHONDONTWRITEBYTECODE"] = "1"
+        process = subprocess.Popen(
+            [*command, *files],
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        )
+        # A mutant may never end, or fill memory or disk. A busy machine slows it, but not its CPU.
+        for limited, size in (
+            (resource.RLIMIT_CPU, math.ceil(seconds)),
+            (resource.RLIMIT_AS, MEMORY_BYTES_MAX),
+            (resource.RLIMIT_FSIZE, FILE_BYTES_MAX),
+        ):
+            _, hard = resource.getrlimit(limited)
+            soft = size if hard == resource.RLIM_INFINITY else min(size, hard)
+            resource.prlimit(process.pid, limited, (soft, hard))
+        try:
+            return process.wait(RUN_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            return STOPPED
+        finally:
+            # The tests, and what they have started.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def judge(mutants: Sequence[Mutant], reach: coverage.Reach) -> list[Verdict]:
+    """Run the tests of each mutant, in one copy of the repository for each core; show survivors.
 
     Ctrl-C ends early, with those that are done.
 
     Raises:
         SystemExit: tests fail in a copy that has no change.
     """
-    lines = ReachedLines(reach, ROOT)
-    tests = [lines.tests(mutant.path, mutant.line) for mutant in mutants]
+    tests = [tests_of(mutant, reach) for mutant in mutants]
     # Some test of each file: with it, Python keeps what it compiles of the file.
     some = {name.partition("::")[0]: name for names in tests for name in names[::-1]}
     copies: SimpleQueue[Workplace] = SimpleQueue()
 
     def prepare(folder: str) -> None:
-        copy = Workplace(Path(folder), ROOT)
+        copy = Workplace(Path(folder))
         if not copy.prepare([*some.values()]):
             sys.exit("tests fail without any change")
         copies.put(copy)
 
-    def run(number: int) -> Judged:
-        if not tests[number]:
-            return Judged(mutants[number], Verdict(False, "", 0))
+    def judge_one(mutant: Mutant, names: list[str]) -> Verdict:
+        if not names:
+            return Verdict(mutant, "", 0)
         copy = copies.get()
         try:
-            return Judged(
-                mutants[number], copy.judge(mutants[number], tests[number], reach.seconds)
-            )
+            return copy.judge(mutant, names, reach.seconds)
         finally:
             copies.put(copy)
 
-    found: list[Judged] = []
+    found: list[Verdict] = []
     cores = min(os.cpu_count() or 1, len(mutants))
     with (
         tempfile.TemporaryDirectory(prefix="sparq-mutants-") as folder,
@@ -124,36 +281,37 @@ def judge(
     ):
         list(pool.map(prepare, [f"{folder}/{number}" for number in range(cores)]))
         with contextlib.suppress(KeyboardInterrupt):
-            for judged in pool.map(run, range(len(mutants))):
-                found.append(judged)
-                told(judged)
+            for verdict in pool.map(judge_one, mutants, tests):
+                found.append(verdict)
+                if not verdict.killed_by:
+                    show_survivor(verdict.mutant, verdict.tests)
+                progress(f"{len(found)} of {len(mutants)}")
     return found
 
 
-def show(judged: Judged) -> None:
-    """A survivor: its place, the change, and the number of tests that reach it."""
-    mutant, verdict = judged
-    if verdict.killed:
-        return
-    reach = f"{verdict.tests} tests reach it" if verdict.tests else "no test reaches it"
+def show_survivor(mutant: Mutant, tests: int) -> None:
+    """Print its place, the change as a diff shows it, and the number of tests that reach it."""
+    reach = f"{tests} tests reach it" if tests else "no test reaches it"
     print(f"\r{mutant.path}:{mutant.line}: survived, {reach}")
-    print("\n".join(f"    {line}" for line in changed_lines(mutant, ROOT)), flush=True)
+    before = (ROOT / mutant.path).read_text(encoding="utf-8")
+    for sign, text in (("-", before), ("+", mutant.text)):
+        print(f"    {sign} {text.splitlines()[mutant.line - 1].strip()}", flush=True)
 
 
-def table(judged: Sequence[Judged]) -> list[str]:
+def table(verdicts: Sequence[Verdict]) -> list[str]:
     """The score of each package and of all, as a table for CONTRIBUTING.md."""
     lines = [
         "| package | mutants | killed | by the module's own test file | not reached | score |",
         "|---|---|---|---|---|---|",
     ]
     for name in (*PACKAGES, "all"):
-        verdicts = [each.verdict for each in judged if name in (each.mutant.package, "all")]
-        if verdicts:
-            killed = sum(verdict.killed for verdict in verdicts)
-            own = sum(verdict.by == "own tests" for verdict in verdicts)
-            unreached = sum(not verdict.tests for verdict in verdicts)
-            counts = f"{len(verdicts)} | {killed} | {own} | {unreached}"
-            lines.append(f"| {name} | {counts} | {100 * killed / len(verdicts):.0f} % |")
+        some = [each for each in verdicts if name in (each.mutant.package, "all")]
+        if some:
+            killed = sum(bool(each.killed_by) for each in some)
+            own = sum(each.killed_by == "own tests" for each in some)
+            unreached = sum(not each.tests for each in some)
+            counts = f"{len(some)} | {killed} | {own} | {unreached}"
+            lines.append(f"| {name} | {counts} | {100 * killed / len(some):.0f} % |")
     return lines
 
 
@@ -172,17 +330,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     selected = "" if given.only == ["*"] else f' ARGS="--only {" ".join(given.only)}"'
     print(f"repeat with: make mutants SEED={given.seed} N={given.count}{selected}")
     print(f"{len(mutants)} mutants at {places:,} places", flush=True)
-    reach = coverage.measured()
-    done = 0
-
-    def told(judged: Judged) -> None:
-        nonlocal done
-        done += 1
-        show(judged)
-        progress(f"{done} of {len(mutants)}")
-
-    judged = judge(mutants, reach, told)
-    print("\r" + "\n".join(table(judged)))
+    print("\r" + "\n".join(table(judge(mutants, coverage.measured()))))
     print(f"seed {given.seed}, {(time.monotonic() - began) / 60:.0f} minutes")
     return 0
 
