@@ -23,14 +23,14 @@ deleted topic, repeats attempts and miscounts: each of the four counts must noti
 import asyncio
 import logging
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from tests.support.waiting import until as until_true
 
 from proofs import outcome
-from proofs.operator_day_parts.book import DEAD, REDRIVE, Book, Extra, Kind
+from proofs.operator_day_parts.book import DEAD, REDRIVE, Book, Extra, Findings, Kind, Place
 from proofs.operator_day_parts.crew import HOUR_SECONDS, IN_FLIGHT, LATE_CHANNEL, Crew
-from proofs.operator_day_parts.figures import Comparison, Sheets
-from proofs.operator_day_parts.intruders import Attempts, Intruders
+from proofs.operator_day_parts.figures import Sheets
+from proofs.operator_day_parts.intruders import Intruders
 from proofs.operator_day_parts.leaver import LEAVER, Leaver
 from proofs.operator_day_parts.leaver import PLACES as LEAVERS_PLACES
 from proofs.operator_day_parts.site import SecureNsqd, Site
@@ -48,6 +48,7 @@ PAYMENTS, REPLAY, MOVED, DELETED, HIDDEN, IDLE = TOPICS = (
 POISONED = (PAYMENTS, "billing")
 LETTERS = PAYMENTS + DEAD
 ATTEMPTS_MAX = 3
+BURIED_SECONDS = 60.0
 FULL_CHANNELS = 30
 """From this many channels on, everything is asked of every program."""
 
@@ -60,53 +61,6 @@ SHORT_SECONDS = 0.2
 
 BACKLOG, REPLAYED, POISON = 60, 60, 12
 PAUSED, WITHHELD, DEFERRED, PUT_OFF, HELD, LEFT = 9, 7, 8, 4, 45, 5
-
-
-@dataclass(slots=True)
-class Findings:
-    """The results of a day.
-
-    Attributes:
-        differing: the operator's own reports that differ from the book.
-        came_back: topics that came back after their deletion.
-    """
-
-    acknowledged: int = 0
-    handled: int = 0
-    refused: int = 0
-    twice: list[str] = field(default_factory=list)
-    differing: list[str] = field(default_factory=list)
-    came_back: list[str] = field(default_factory=list)
-    attempts: Attempts = field(default_factory=Attempts)
-    figures: Comparison = field(default_factory=Comparison)
-
-    @property
-    def holds(self) -> bool:
-        """Whether all counts of violations are 0."""
-        found = self.twice, self.differing, self.came_back, self.figures.wrong
-        attempts = self.attempts
-        is_right = not any(found) and not attempts.unauthorised and not attempts.without_effect
-        return is_right and self.acknowledged > 0 and self.figures.compared > 0
-
-    def line(self) -> str:
-        """Return the results in one line."""
-        return (
-            f"acknowledged {self.acknowledged:,} · handled {self.handled:,} · handled more often "
-            f"than delivered {len(self.twice):,} · requests of intruders {self.attempts.tried:,}, "
-            f"unauthorised effects {len(self.attempts.unauthorised):,}, allowed but without effect "
-            f"{len(self.attempts.without_effect):,} · topics that came back "
-            f"{len(self.came_back):,} · figures {self.figures.compared:,}, other than the script's "
-            f"own count {len(self.figures.wrong) + len(self.differing):,}"
-        )
-
-    def details(self) -> Iterable[str]:
-        """Return each violation."""
-        yield from self.twice
-        yield from self.differing
-        yield from self.came_back
-        yield from self.attempts.unauthorised
-        yield from self.attempts.without_effect
-        yield from self.figures.wrong
 
 
 class Day:
@@ -128,8 +82,8 @@ class Day:
         self.crew = Crew(site, self.book, seed)
         self.watcher = Watcher(site)
         self.found = Findings()
-        self.intruders = Intruders(site, site.nsqds[0])
-        self.leaver = Leaver(site, self.crew, self.found.attempts)
+        self.intruders = Intruders(site, site.nsqds[0], self.found)
+        self.leaver = Leaver(site, self.crew, self.found)
         site.read_tokens_again()
 
     async def live(self) -> Findings:
@@ -157,22 +111,12 @@ class Day:
         found, book = self.found, self.book
         found.acknowledged = sum(map(len, book.posts.values()))
         found.handled = sum(map(len, book.deliveries.values()))
-        found.refused = len(self.crew.refused)
-        found.twice = [*book.twice]
-        found.came_back = sorted(self.watcher.came_back)
+        found.twice += book.twice
+        found.came_back += sorted(self.watcher.came_back)
         for name, count in (("finished twice", book.finished_twice()), ("ghosts", book.ghosts())):
             found.twice += [f"{count} {name}"] * bool(count)
-        self.note("publishes refused", found.refused, 0)
-        self.note("publishes sent twice", book.doubtful, 0)
-        found.attempts.tried += self.intruders.found.tried
-        found.attempts.unauthorised += self.intruders.found.unauthorised
-        found.attempts.without_effect += self.intruders.found.without_effect
-
-    def note(self, what: str, shown: object, own: object) -> None:
-        """Note a difference between what a program reported and the script's own count."""
-        self.found.figures.compared += 1
-        if shown != own:
-            self.found.differing.append(f"{what}: {shown}, own count {own}")
+        self.found.reports.note("publishes refused:", len(self.crew.refused), 0)
+        self.found.reports.note("publishes sent twice:", book.doubtful, 0)
 
     # The steps
 
@@ -219,7 +163,7 @@ class Day:
         book = self.book
         ran = await self.site.done("redrive", LETTERS, "--json")
         dead = {node: len(book.letters(node, POISONED)) for node in self.nodes}
-        self.note("redrive: redriven", ran.json["redriven"], sum(dead.values()))
+        self.found.reports.note("redrive: redriven:", ran.json["redriven"], sum(dead.values()))
         for node, count in dead.items():
             book.removed[node, LETTERS, REDRIVE] += count
             book.extras.append(Extra(node, 1, *POISONED, count))
@@ -247,9 +191,7 @@ class Day:
             # A message with fewer attempts may still become one.
             return not book.unfinished(POISONED) - self._dead_numbers() or not self.crew.broken
 
-        async with asyncio.timeout(60):
-            while not await are_stored():  # noqa: ASYNC110 - asks daemons
-                await asyncio.sleep(0.05)
+        await until_true(are_stored, BURIED_SECONDS)
         for node in self.nodes:
             count = len(book.letters(node, POISONED))
             known = sum(e.messages for e in book.extras if (e.node, e.topic) == (node, LETTERS))
@@ -267,7 +209,9 @@ class Day:
         count = book.finished_count(place)
         book.replayed(place)
         ran = await self.site.done("seek", *place, "earliest", "--json")
-        self.note("seek: again", sum(row["again"] for row in ran.json["rows"]), count)
+        self.found.reports.note(
+            "seek: again:", sum(row["again"] for row in ran.json["rows"]), count
+        )
         await self._finished(REPLAY)
 
     def _replay_is_drained(self) -> bool:
@@ -289,13 +233,15 @@ class Day:
         book.places[MOVED].discard(source.tcp)
         await self.crew.join(place)
         await self._finished(MOVED)
-        self.note("move: carried", ran.json["carried"], book.carried(MOVED, source.tcp, target.tcp))
+        self.found.reports.note(
+            "move: carried:", ran.json["carried"], book.carried(MOVED, source.tcp, target.tcp)
+        )
 
     async def _delete(self) -> None:
         """Delete a topic under its consumers."""
         await self.crew.stop_traffic([DELETED])
         ran = await self.site.admin("delete", DELETED, "--yes")
-        self.note("delete: status", ran.status, 0)
+        self.found.reports.note("delete: status:", ran.status, 0)
         self.book.places.pop(DELETED)
         self.watcher.gone |= {(node, DELETED) for node in self.nodes}
         self.watcher.unlisted.add(DELETED)
@@ -306,7 +252,7 @@ class Day:
         await self.crew.stop_traffic([HIDDEN])
         await self._finished(HIDDEN)
         ran = await self.site.admin("tombstone", HIDDEN, node.http, "--yes")
-        self.note("tombstone: status", ran.status, 0)
+        self.found.reports.note("tombstone: status:", ran.status, 0)
         self.book.places[HIDDEN].discard(node.tcp)
         self.watcher.gone.add((node.tcp, HIDDEN))
 
@@ -314,8 +260,8 @@ class Day:
         """Drain an nsqd until its process ends, start it again, and end the drain."""
         node = self.site.nsqds[2]
         ran = await self.site.done("drain", node.http, "--exit", "--timeout=60s", "--json")
-        self.note("drain: result", ran.json["result"], "ended")
-        self.note("drain: status", await asyncio.to_thread(node.kill9), None)
+        self.found.reports.note("drain: result:", ran.json["result"], "ended")
+        self.found.reports.note("drain: status:", await asyncio.to_thread(node.kill9), None)
         self.book.lives[node.tcp] += 1
         await asyncio.to_thread(node.start)
         await self.site.done("drain", node.http, "--undo")
@@ -333,10 +279,10 @@ class Day:
         await self.intruders.seek_by_program(by_program)
         await asyncio.to_thread(self.intruders.leave)
 
-    async def _finished(self, *topics: str) -> None:
-        """Wait until the consumers of these topics have finished everything."""
+    async def _finished(self, *topics: str, but: Place | None = None) -> None:
+        """Wait until the consumers of these topics have finished everything, but for one."""
         book = self.book
-        places = [(t, c) for t in topics for c in book.channels[t]]
+        places = [(t, c) for t in topics for c in book.channels[t] if (t, c) != but]
         await until(lambda: not any(map(book.unfinished, places)), f"{topics} finished")
 
     # The end
@@ -348,7 +294,7 @@ class Day:
         await self._finished(PAYMENTS, REPLAY, MOVED, HIDDEN, *self.plain)
         crew.broken.add(POISONED)
         await crew.burst(PAYMENTS, LEFT, Kind.POISON)
-        await self._finished_but(PAYMENTS, POISONED)
+        await self._finished(PAYMENTS, but=POISONED)
         await self._bury()
         await asyncio.gather(
             site.done("pause", REPLAY, "archive"),
@@ -368,10 +314,6 @@ class Day:
         await until(self._is_still, "everything stands still")
         book.connections = crew.connections()
 
-    async def _finished_but(self, topic: str, place: tuple[str, str]) -> None:
-        others = [(topic, c) for c in self.book.channels[topic] if (topic, c) != place]
-        await until(lambda: not any(map(self.book.unfinished, others)), f"{topic} finished")
-
     def _is_still(self) -> bool:
         """Return whether the consumers have got what they can get."""
         book = self.book
@@ -390,6 +332,7 @@ class Day:
 
 
 async def day_on(site: Site, seed: int, channels: int) -> Findings:
+    """Live one day; its clients are made in the event loop."""
     return await Day(site, seed, channels).live()
 
 
@@ -403,14 +346,16 @@ def attempt(plan: Plan, channels: int, module: str = NSQD) -> Findings:
 def prove(plan: Plan) -> Outcome:
     """Run the proof and its control."""
     found = attempt(plan, plan.count)
-    for each in [*found.details()][:150]:
+    violations = found.violations()
+    for each in violations[:150]:
         print(f"  {each}")
-    held, control = found.holds, ""
+    held = not violations and found.acknowledged > 0 and found.figures.compared > 0
+    control = ""
     if plan.control:
         careless = attempt(plan, CONTROL_CHANNELS, CARELESS)
         control = f"with a careless nsqd: {careless.line()}"
-        noticed = careless.twice, careless.attempts.unauthorised, careless.came_back
-        held = held and all(noticed) and bool(careless.figures.wrong)
+        noticed = careless.twice, careless.unauthorised, careless.came_back, careless.figures.wrong
+        held = held and all(noticed)
     return Outcome(PROMISES, found.line(), held, control)
 
 

@@ -125,6 +125,69 @@ Figures = dict[str, TopicFigures]
 """A node's figures by topic."""
 
 
+@dataclass(slots=True)
+class Comparison:
+    """How many figures were compared, and those that differ from the book."""
+
+    compared: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def note(self, what: str, shown: object, own: object, *, fits: bool | None = None) -> None:
+        """Note a figure that a program has shown; `fits`: whether it is right, if not equal."""
+        self.compared += 1
+        if not (shown == own if fits is None else fits):
+            self.wrong.append(f"{what} {shown}, own count {own}")
+
+
+@dataclass(slots=True)
+class Findings:
+    """The results of a day.
+
+    Attributes:
+        tried: requests of intruders.
+        twice: what was handled more often than delivered.
+        without_effect: requests that the page allows and that did nothing.
+        came_back: topics that came back after their deletion.
+        reports: what the operator's own programs reported.
+        figures: what nsqadmin and the programs show in the end.
+    """
+
+    acknowledged: int = 0
+    handled: int = 0
+    tried: int = 0
+    twice: list[str] = field(default_factory=list)
+    unauthorised: list[str] = field(default_factory=list)
+    without_effect: list[str] = field(default_factory=list)
+    came_back: list[str] = field(default_factory=list)
+    reports: Comparison = field(default_factory=Comparison)
+    figures: Comparison = field(default_factory=Comparison)
+
+    def note_attempt(self, who: str, what: str, *, allowed: bool, effect: bool) -> None:
+        """Count one request."""
+        self.tried += 1
+        if effect and not allowed:
+            self.unauthorised.append(f"{who}: {what}")
+        if allowed and not effect:
+            self.without_effect.append(f"{who}: {what}")
+
+    def violations(self) -> list[str]:
+        """Return each violation."""
+        own = [*self.twice, *self.unauthorised, *self.without_effect, *self.came_back]
+        return [*own, *self.reports.wrong, *self.figures.wrong]
+
+    def line(self) -> str:
+        """Return the results in one line."""
+        compared = self.reports.compared + self.figures.compared
+        wrong = len(self.reports.wrong) + len(self.figures.wrong)
+        return (
+            f"acknowledged {self.acknowledged:,} · handled {self.handled:,} · handled more often "
+            f"than delivered {len(self.twice):,} · requests of intruders {self.tried:,}, "
+            f"unauthorised effects {len(self.unauthorised):,}, allowed but without effect "
+            f"{len(self.without_effect):,} · topics that came back {len(self.came_back):,} · "
+            f"figures {compared:,}, other than the script's own count {wrong:,}"
+        )
+
+
 class Book:
     """What the script has counted.
 

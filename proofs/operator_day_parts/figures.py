@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any, Final, NamedTuple
 
-from proofs.operator_day_parts.book import Book, ChannelFigures, Figures, TopicFigures
+from proofs.operator_day_parts.book import Book, ChannelFigures, Comparison, Figures, TopicFigures
 from proofs.operator_day_parts.crew import LATE_CHANNEL
 from proofs.operator_day_parts.site import Site
 from proofs.operator_day_parts.tables import grid, printed
@@ -98,34 +98,6 @@ class State(NamedTuple):
         return shown in states
 
 
-@dataclass(slots=True)
-class Comparison:
-    """How many figures were compared, and those that differ."""
-
-    compared: int = 0
-    wrong: list[str] = field(default_factory=list)
-
-    def check(self, where: str, own: Row, shown: Row | None) -> None:
-        """Compare the figures of one row, by name."""
-        for name, value in own.items():
-            self.compared += 1
-            found = (shown or {}).get(name, "missing")
-            is_range = isinstance(value, Lag | State)
-            if not (value.fits(found) if is_range else found == value):
-                self.wrong.append(f"{where}: {name} {found}, own count {value}")
-
-    def check_names(self, where: str, own: Iterable[Any], shown: Iterable[Any]) -> None:
-        """Compare the names that a list has."""
-        self.check(where, {"names": sorted(own)}, {"names": sorted(shown)})
-
-    def check_rows(self, where: str, own: Rows, shown: Rows, *, whole: bool = False) -> None:
-        """Compare several rows; `whole`: there may be no others."""
-        if whole:
-            self.check_names(where, own, shown)
-        for key, row in own.items():
-            self.check(f"{where} {key}", row, shown.get(key))
-
-
 def by(rows: Iterable[dict[str, Any]] | None, *names: str, part: str = "") -> dict[Any, Any]:
     """Return rows, or a part of each, by some of their figures."""
     found = {}
@@ -164,6 +136,24 @@ class Sheets:
         await asyncio.gather(*parts, *([self.printed()] if pages > 1 else []))
         return self.found
 
+    def check(self, where: str, own: Row, shown: Row | None) -> None:
+        """Compare the figures of one row, by name."""
+        for name, value in own.items():
+            found = (shown or {}).get(name, "missing")
+            fits = value.fits(found) if isinstance(value, Lag | State) else None
+            self.found.note(f"{where}: {name}", found, value, fits=fits)
+
+    def check_names(self, where: str, own: Iterable[Any], shown: Iterable[Any]) -> None:
+        """Compare the names that a list has."""
+        self.check(where, {"names": sorted(own)}, {"names": sorted(shown)})
+
+    def check_rows(self, where: str, own: Rows, shown: Rows, *, whole: bool = False) -> None:
+        """Compare several rows; `whole`: there may be no others."""
+        if whole:
+            self.check_names(where, own, shown)
+        for key, row in own.items():
+            self.check(f"{where} {key}", row, shown.get(key))
+
     def _at(self, topic: str, channel: str = "") -> dict[str, Any]:
         """Return the figures of a topic or channel at each node that has it."""
         nodes = {node: each[topic] for node, each in self.nodes.items() if topic in each}
@@ -183,16 +173,16 @@ class Sheets:
             await asyncio.sleep(POLL_SECONDS)
 
     def _nsq_api(self) -> None:
-        ask, found = self.site.from_nsqadmin, self.found
-        found.check_names("/api/topics", self.totals, ask("/api/topics")["topics"] or ())
+        ask = self.site.from_nsqadmin
+        self.check_names("/api/topics", self.totals, ask("/api/topics")["topics"] or ())
         for topic, figures in self.totals.items():
             where = f"/api/topics/{topic}"
             shown = ask(where)
-            found.check(where, nsq_topic(figures), shown)
+            self.check(where, nsq_topic(figures), shown)
             parts = {node: nsq_topic(at) for node, at in self._at(topic).items()}
-            found.check_rows(f"{where} at", parts, by(shown["nodes"], "node"))
+            self.check_rows(f"{where} at", parts, by(shown["nodes"], "node"))
             channels = {channel: nsq(own) for channel, own in figures.channels.items()}
-            found.check_rows(where, channels, by(shown["channels"], "channel_name"), whole=True)
+            self.check_rows(where, channels, by(shown["channels"], "channel_name"), whole=True)
             for channel in channels:
                 self._nsq_channel(topic, channel)
         counted = ask("/api/counter")["stats"]
@@ -207,15 +197,15 @@ class Sheets:
                 "total_messages": sum(each.messages for each in at_node.values()),
                 "total_clients": sum(own.clients for own in places.values()),
             }
-            found.check(f"/api/nodes/{node}", row, ask(f"/api/nodes/{node}"))
-        found.check_rows("/api/counter", counters, counted, whole=True)
+            self.check(f"/api/nodes/{node}", row, ask(f"/api/nodes/{node}"))
+        self.check_rows("/api/counter", counters, counted, whole=True)
 
     def _nsq_channel(self, topic: str, channel: str) -> None:
-        where, found = f"/api/topics/{topic}/{channel}", self.found
+        where = f"/api/topics/{topic}/{channel}"
         shown, at = self.site.from_nsqadmin(where), self._at(topic, channel)
-        found.check(where, nsq(self.channels[topic, channel][0]), shown)
+        self.check(where, nsq(self.channels[topic, channel][0]), shown)
         own = {node: nsq(figures) for node, figures in at.items()}
-        found.check_rows(f"{where} at", own, by(shown["nodes"], "node"))
+        self.check_rows(f"{where} at", own, by(shown["nodes"], "node"))
         for node, figures in at.items():
             clients = [one for one in shown["clients"] or () if one["node"] == node]
             listed = {name: sum(one[name] for one in clients) for name in CLIENT}
@@ -223,27 +213,27 @@ class Sheets:
             if channel == LATE_CHANNEL:
                 # What the client drops because its time is over, the handlers do not see.
                 own_client.pop("message_count", None)
-            found.check(
+            self.check(
                 f"{where}: the client at {node}",
                 own_client | {"clients": figures.clients},
                 listed | {"clients": len(clients)},
             )
 
     def _own_api(self) -> None:
-        ask, found = self.site.from_nsqadmin, self.found
+        ask = self.site.from_nsqadmin
         own = sums(self.totals) | dict.fromkeys(RATES, 0.0)
         own |= {"nodes": len(self.nodes), "nodes_up": len(self.nodes)}
-        found.check("/api/v2/overview", own, ask("/api/v2/overview")["totals"])
+        self.check("/api/v2/overview", own, ask("/api/v2/overview")["totals"])
         topics = {topic: topic_row(figures) for topic, figures in self.totals.items()}
         shown = by(ask("/api/v2/topics?limit=1000")["rows"], "topic")
-        found.check_rows("/api/v2/topics", topics, shown, whole=True)
+        self.check_rows("/api/v2/topics", topics, shown, whole=True)
         for topic in self.totals:
             parts = by(ask(f"/api/v2/topics/{topic}")["nodes"], "node", part="topic")
             rows = {
                 node: {"messages": at.messages, "depth": at.depth, "paused": at.paused}
                 for node, at in self._at(topic).items()
             }
-            found.check_rows(f"/api/v2/topics/{topic} at", rows, parts)
+            self.check_rows(f"/api/v2/topics/{topic} at", rows, parts)
         channels = {
             key: channel_row(own)
             | {"nodes": figures.nodes, "topic_paused": figures.paused}
@@ -251,16 +241,16 @@ class Sheets:
             for key, (own, figures) in self.channels.items()
         }
         shown = by(ask("/api/v2/channels?limit=1000")["rows"], "topic", "channel")
-        found.check_rows("/api/v2/channels", channels, shown)
+        self.check_rows("/api/v2/channels", channels, shown)
         for topic, channel in self.channels:
             where = f"/api/v2/topics/{topic}/{channel}"
             parts = by(ask(where)["nodes"], "node", part="channel")
             rows = {node: channel_row(at) for node, at in self._at(topic, channel).items()}
-            found.check_rows(f"{where} at", rows, parts)
+            self.check_rows(f"{where} at", rows, parts)
         is_up = {"draining": False, "health": "OK", "state": "up", "in_rate": 0.0, "out_rate": 0.0}
         nodes = {node: sums(figures) | is_up for node, figures in self.nodes.items()}
         shown = by(ask("/api/v2/nodes")["rows"], "address")
-        found.check_rows("/api/v2/nodes", nodes, shown, whole=True)
+        self.check_rows("/api/v2/nodes", nodes, shown, whole=True)
 
     def _pages(self) -> None:
         """Compare the tables of nsqadmin's pages."""
@@ -278,15 +268,15 @@ class Sheets:
             ("/nodes", nodes),
         ):
             shown = grid(self.site.page(path))
-            self.found.check_rows(f"page {path}", own, shown)
-            self.found.check(f"page {path}", {"rows": len(own)}, {"rows": len(shown)})
+            self.check_rows(f"page {path}", own, shown)
+            self.check(f"page {path}", {"rows": len(own)}, {"rows": len(shown)})
 
     # The programs
 
     async def top(self) -> None:
         """Compare what `sparq top --once` shows."""
         document = (await self.site.sparq("top", "--once", "--json")).json
-        self.found.check("top", {"nsqds": len(self.nodes), "errors": {}, "gone": {}}, document)
+        self.check("top", {"nsqds": len(self.nodes), "errors": {}, "gone": {}}, document)
         rows = {
             key: {name: getattr(own, name) for name in (*SUMMED, "depth", "paused")}
             | dict.fromkeys(RATES, 0.0)
@@ -299,7 +289,7 @@ class Sheets:
                 state = "paused" if figures.paused else "ok" if figures.channels else "no channel"
                 rows[topic, ""] = {"depth": figures.depth, "paused": figures.paused}
                 rows[topic, ""] |= {"in_rate": 0.0, "state": state}
-        self.found.check_rows("top", rows, by(document["rows"], "topic", "channel"), whole=True)
+        self.check_rows("top", rows, by(document["rows"], "topic", "channel"), whole=True)
 
     async def printed(self) -> None:
         """Compare the tables that `sparq top --once` and `sparq admin list` print."""
@@ -308,10 +298,10 @@ class Sheets:
             key: labelled(asdict(own), TOP_LABELS) | {"PAUSED": "yes" if own.paused else "no"}
             for key, (own, _) in self.channels.items()
         }
-        self.found.check_rows("top prints", channels, by(printed(ran.output), "TOPIC", "CHANNEL"))
+        self.check_rows("top prints", channels, by(printed(ran.output), "TOPIC", "CHANNEL"))
         ran = await self.site.done("list")
         topics = {t: labelled(topic_row(f), LIST_LABELS) for t, f in self.totals.items()}
-        self.found.check_rows("list prints", topics, by(printed(ran.output), "TOPIC"))
+        self.check_rows("list prints", topics, by(printed(ran.output), "TOPIC"))
 
     async def listed(self, pages: int) -> None:
         """Compare what `sparq admin list` shows: all topics, `pages` topics and channels, nodes."""
@@ -334,9 +324,7 @@ class Sheets:
     async def _list(self, own: Rows, name: str, *words: str) -> None:
         """Compare the rows of one call of `sparq admin list`, by the figure of this name."""
         ran = await self.site.done("list", *words, "--json")
-        self.found.check_rows(
-            f"list {' '.join(words)}", own, by(ran.json["rows"], name), whole=True
-        )
+        self.check_rows(f"list {' '.join(words)}", own, by(ran.json["rows"], name), whole=True)
 
     async def _list_topic(self, topic: str) -> None:
         figures = self.totals[topic]

@@ -12,11 +12,11 @@ import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from proofs.operator_day_parts.site import OPERATOR, Line, SecureNsqd, Site, ask_once
+from proofs.operator_day_parts.book import Findings
+from proofs.operator_day_parts.site import OPERATOR, SecureNsqd, Site, ask
 from proofs.workload import until, wait_until
 from sparq.client import Consumer, Producer
 from sparq.client.errors import ConnectionLostError, PublishError
@@ -115,36 +115,17 @@ NSQADMINS_ACTIONS: Final = (
 """What nsqadmin may be asked, and who may ask it (docs/nsqadmin_rights.md)."""
 
 
-@dataclass(slots=True)
-class Attempts:
-    """How many requests were made, and what went wrong."""
-
-    tried: int = 0
-    unauthorised: list[str] = field(default_factory=list)
-    without_effect: list[str] = field(default_factory=list)
-    """Requests that the page allows and that did nothing."""
-
-    def note(self, who: str, what: str, *, allowed: bool, effect: bool) -> None:
-        """Count one request."""
-        self.tried += 1
-        if effect and not allowed:
-            self.unauthorised.append(f"{who}: {what}")
-        if allowed and not effect:
-            self.without_effect.append(f"{who}: {what}")
-
-
 class Intruders:
     """Try all actions at one nsqd; the topics `vault.*` are theirs alone.
 
     Args:
         site: the daemons; tokens for all roles are added to its file.
         nsqd: the nsqd that has the topic.
+        found: gets what went wrong.
     """
 
-    def __init__(self, site: Site, nsqd: SecureNsqd) -> None:
-        self.site, self.nsqd = site, nsqd
-        self.found = Attempts()
-        self.lines: dict[str, Line] = {}
+    def __init__(self, site: Site, nsqd: SecureNsqd, found: Findings) -> None:
+        self.site, self.nsqd, self.found = site, nsqd, found
         self.made = 0
         self.ids: dict[str, str] = {}
         self.policies: list[dict[str, Any]] = []
@@ -166,7 +147,7 @@ class Intruders:
     def try_all(self, names: Iterable[str], actions: Sequence[Action] = ACTIONS) -> None:
         """Try the actions with these tokens, once nsqd has read them."""
         wait_until(lambda: self.ask("read", "GET", "/info")[0] == 200, "the tokens are read")
-        self.policies = self._get("/policies")["policies"]
+        self.policies = self.nsqd.get_json("/policies")["policies"]
         self.furnish()
         for action in actions:
             for name in names:
@@ -179,7 +160,7 @@ class Intruders:
         for action in NSQADMINS_ACTIONS:
             for name, token in tokens.items():
                 wait_until(self._is_listed, "the topic is listed")
-                self.attempt(name, action, partial(ask_once, self.site.nsqadmin.http_port, token))
+                self.attempt(name, action, partial(ask, self.site.nsqadmin.http_port, token))
 
     def attempt(self, name: str, action: Action, ask: Ask | None = None) -> None:
         """Try an action with a token, and restore what it has changed; `ask`: at nsqadmin."""
@@ -199,23 +180,15 @@ class Intruders:
                 f"{before[key]} became {after[key]}" for key in after if before[key] != after[key]
             ]
             what = f"{what}{' at nsqadmin' * (ask is not None)}: {'; '.join(changed)}"
-        self.found.note(name, what, allowed=self._may(name, action), effect=effect)
+        self.found.note_attempt(name, what, allowed=self._may(name, action), effect=effect)
         if effect and not action.shows:
             self.furnish()
 
     def ask(
         self, name: str, method: str, path: str, body: bytes | None = None
     ) -> tuple[int, bytes]:
-        """Send one request with a token of this name; each has a connection of its own."""
-        line = self.lines.setdefault(name, self.nsqd.line())
-        return line.ask(self.site.tokens.shown[name], method, path, body)
-
-    def _post(self, path: str, body: bytes | None = None) -> None:
-        status, answer = self.ask(OPERATOR, "POST", path, body)
-        assert status == 200, (path, answer)
-
-    def _get(self, path: str) -> Any:
-        return json.loads(self.ask(OPERATOR, "GET", path)[1])
+        """Send one request with a token of this name."""
+        return self.nsqd.request_as(self.site.tokens.shown[name], method, path, body)
 
     def _may(self, name: str, action: Action) -> bool:
         if name == COPIERS[0]:
@@ -227,24 +200,25 @@ class Intruders:
 
     def furnish(self) -> None:
         """Make a new topic: finished, waiting and deferred messages in one channel."""
-        ask = partial(self.ask, OPERATOR)
-        ask("DELETE", "/drain")
         document = json.dumps({"policies": self.policies}).encode()
-        status, answer = ask("PUT", "/policies", document)
-        assert status == 200, answer
-        ask("PUT", "/config/log_level", b"info")
+        for method, path, body in (
+            ("DELETE", "/drain", None),
+            ("PUT", "/policies", document),
+            ("PUT", "/config/log_level", b"info"),
+        ):
+            self.nsqd.request(method, path, body)
         self._delete()
         # Of a deleted topic, nsqlookupd would still name the channels.
         self.made += 1
         topic = f"{PREFIX}{self.made}"
         where = f"topic={topic}&channel={CHANNEL}"
-        self._post(f"/topic/create?topic={topic}")
-        self._post(f"/channel/create?{where}")
-        self._post(f"/mpub?topic={topic}", b"\n".join([SECRET.encode()] * MESSAGES))
-        self._post(f"/pub?topic={topic}&defer=3000000", SECRET.encode())
-        listed = self._get(f"/topic/messages?topic={topic}&from=earliest")["messages"]
+        self.nsqd.post(f"/topic/create?topic={topic}")
+        self.nsqd.post(f"/channel/create?{where}")
+        self.nsqd.post(f"/mpub?topic={topic}", b"\n".join([SECRET.encode()] * MESSAGES))
+        self.nsqd.post(f"/pub?topic={topic}&defer=3000000", SECRET.encode())
+        listed = self.nsqd.get_json(f"/topic/messages?topic={topic}&from=earliest")["messages"]
         ids = [one["id"] for one in listed]
-        self._post(f"/message/finish?{where}", json.dumps({"ids": ids[:FINISHED]}).encode())
+        self.nsqd.post(f"/message/finish?{where}", json.dumps({"ids": ids[:FINISHED]}).encode())
         self.ids = {"topic": topic, "finished": ids[0], "waiting": ids[FINISHED]}
         self.ids |= {"deferred": ids[-1], "node": self.nsqd.http}
 
@@ -252,20 +226,20 @@ class Intruders:
         """Delete the topic, and what an action has made beside it."""
         topic = self.ids.get("topic", "")
         for name in (topic, f"{topic}.new", f"{topic}.copy"):
-            self.ask(OPERATOR, "POST", f"/topic/delete?topic={name}")
-        self.ask(OPERATOR, "DELETE", f"/topic/drain?topic={topic}")
+            self.nsqd.request("POST", f"/topic/delete?topic={name}")
+        self.nsqd.request("DELETE", f"/topic/drain?topic={topic}")
 
     def state(self) -> dict[str, Any]:
         """Return what an action may change, as the operator sees it."""
-        stats = self._get("/stats?format=json&include_clients=false&include_mem=false")
+        stats = self.nsqd.get_json("/stats?format=json&include_clients=false&include_mem=false")
         topics = [t for t in stats["topics"] or () if t["topic_name"].startswith(PREFIX)]
-        drain = self._get("/drain")
+        drain = self.nsqd.get_json("/drain")
         return {
             "topics": [_shown(part) for t in topics for part in (t, *(t["channels"] or ()))],
-            "policies": self._get("/policies")["policies"],
+            "policies": self.nsqd.get_json("/policies")["policies"],
             "draining": drain["draining"],
             "draining_topics": [*drain["draining_topics"]],
-            "log_level": self._get("/config/log_level"),
+            "log_level": self.nsqd.get_json("/config/log_level"),
         }
 
     async def connect(self, names: Iterable[str]) -> None:
@@ -278,15 +252,15 @@ class Intruders:
         await subscribing
         for name, is_stored in zip(names, accepted, strict=True):
             may = name in (*PUBLISHERS, *COPIERS)
-            self.found.note(name, "PUB", allowed=may, effect=is_stored)
+            self.found.note_attempt(name, "PUB", allowed=may, effect=is_stored)
         count = self._named(topic)["message_count"] - before
-        self.found.note("V2", "PUB", allowed=True, effect=count == sum(accepted))
+        self.found.note_attempt("V2", "PUB", allowed=True, effect=count == sum(accepted))
         made = {channel["channel_name"] for channel in self._named(topic)["channels"]}
         for name in names:
-            self.found.note(name, "SUB", allowed=name == "consume", effect=name in made)
+            self.found.note_attempt(name, "SUB", allowed=name == "consume", effect=name in made)
 
     def _named(self, topic: str) -> dict[str, Any]:
-        (found,) = self._get(f"/stats?format=json&topic={topic}")["topics"]
+        (found,) = self.nsqd.get_json(f"/stats?format=json&topic={topic}")["topics"]
         return dict(found)
 
     async def _publish(self, name: str, topic: str) -> bool:
@@ -311,7 +285,7 @@ class Intruders:
             before = self.state()
             await self.site.admin("seek", self.ids["topic"], CHANNEL, "latest", "--yes", token=name)
             effect = self.state() != before
-            self.found.note(
+            self.found.note_attempt(
                 name, "sparq admin seek", allowed=name in (*ADMINS, OPERATOR), effect=effect
             )
             if effect:
@@ -328,8 +302,6 @@ class Intruders:
         """Delete the topics, at the nsqlookupds too."""
         self.furnish()
         self._delete()
-        for line in self.lines.values():
-            line.close()
         for lookupd in self.site.lookupds:
             for topic in self.site.look_up(lookupd, "/topics")["topics"]:
                 if topic.startswith(PREFIX):

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from proofs.operator_day_parts.book import Kind
+from tests.support.waiting import until_seen
+
+from proofs.operator_day_parts.book import Findings, Kind
 from proofs.operator_day_parts.crew import Crew
-from proofs.operator_day_parts.intruders import Attempts
-from proofs.operator_day_parts.site import Site, ask_once
+from proofs.operator_day_parts.site import Site, ask
 from proofs.workload import is_drained, until, wait_until
 from sparq.client import Producer
 from sparq.client.errors import ClosedError, PublishError
@@ -35,7 +36,7 @@ REQUESTS = (
 class Leaver:
     """The colleague; what he does is counted in `found`."""
 
-    def __init__(self, site: Site, crew: Crew, found: Attempts) -> None:
+    def __init__(self, site: Site, crew: Crew, found: Findings) -> None:
         self.site, self.crew, self.found = site, crew, found
         site.tokens.give(LEAVER, "publish,consume,administer")
         site.admin_tokens.give(LEAVER, "administer")
@@ -76,7 +77,7 @@ class Leaver:
         return all(is_drained(nsqd, LEAVER, [LEAVER]) for nsqd in self.site.nsqds)
 
     def _note(self, what: str, happened: bool) -> None:
-        self.found.note(LEAVER, what, allowed=False, effect=happened)
+        self.found.note_attempt(LEAVER, what, allowed=False, effect=happened)
 
     async def _publishes(self, producer: Producer) -> bool:
         """Publish one message; return whether an nsqd accepted it."""
@@ -100,14 +101,12 @@ class Leaver:
             token = site.tokens.shown[LEAVER]
             ports = [each.http_port for each in site.lookupds]
             statuses = [each.request_as(token, "GET", "/info")[0] for each in site.nsqds]
-            statuses += [ask_once(port, token, "GET", "/info")[0] for port in ports]
+            statuses += [ask(port, token, "GET", "/info")[0] for port in ports]
             own = site.admin_tokens.shown[LEAVER]
-            statuses.append(ask_once(site.nsqadmin.http_port, own, "GET", "/api/topics")[0])
+            statuses.append(ask(site.nsqadmin.http_port, own, "GET", "/api/topics")[0])
             return {401} == {*statuses}
 
-        async with asyncio.timeout(SOON_SECONDS):
-            while not await asyncio.to_thread(all_refuse):  # noqa: ASYNC110 - asks daemons
-                await asyncio.sleep(0.05)
+        await until_seen(all_refuse, SOON_SECONDS)
 
     async def _administer(self) -> None:
         """Try to administer: over HTTPS, through nsqadmin, and with `sparq admin`."""
@@ -125,8 +124,8 @@ class Leaver:
                 nsqd.request_as(site.tokens.shown[LEAVER], method, path, b"x")
                 self.found.tried += 1
         own, port = site.admin_tokens.shown[LEAVER], site.nsqadmin.http_port
-        ask_once(port, own, "DELETE", f"/api/topics/{LEAVER}", b"{}")
-        ask_once(port, own, "POST", f"/api/topics/{LEAVER}", b'{"action":"pause"}')
+        ask(port, own, "DELETE", f"/api/topics/{LEAVER}", b"{}")
+        ask(port, own, "POST", f"/api/topics/{LEAVER}", b'{"action":"pause"}')
         self.found.tried += 2
 
     def _state(self) -> list[object]:

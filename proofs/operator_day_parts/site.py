@@ -15,7 +15,7 @@ import signal
 import ssl
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -116,56 +116,38 @@ class SecureNsqd(NsqdServer):
         self, token: str, method: str, path: str, body: bytes | None = None
     ) -> tuple[int, bytes]:
         """Send one request with a token; "": without one."""
-        with self.line() as line:
-            return line.ask(token, method, path, body)
-
-    def line(self) -> Line:
-        """Return a connection to its HTTPS port."""
-        return Line(self.https_port, self.tls)
+        return ask(self.https_port, token, method, path, body, tls=self.tls)
 
 
-class Line:
-    """A connection for one request after another; opened again when the daemon has closed it.
+def ask(
+    port: int,
+    token: str,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    *,
+    tls: ssl.SSLContext | None = None,
+) -> tuple[int, bytes]:
+    """Send one request to a daemon of this machine, on a connection of its own.
 
     Args:
-        port: the port of a daemon on this machine.
+        port: the port of the daemon.
+        token: "": none.
+        method: the HTTP method.
+        path: path and query.
+        body: of the request.
         tls: for HTTPS; None: plain HTTP.
     """
-
-    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
-        if tls is None:
-            self._line = http.client.HTTPConnection(HOST, port, timeout=REQUEST_SECONDS)
-        else:
-            self._line = http.client.HTTPSConnection(
-                HOST, port, timeout=REQUEST_SECONDS, context=tls
-            )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._line.close()
-
-    def ask(
-        self, token: str, method: str, path: str, body: bytes | None = None
-    ) -> tuple[int, bytes]:
-        """Send one request with a token, or with none if it is empty."""
-        shown = {"Authorization": f"Bearer {token}"} if token else {}
-        self._line.request(method, path, body, shown)
-        answer = self._line.getresponse()
+    if tls is None:
+        connection = http.client.HTTPConnection(HOST, port, timeout=REQUEST_SECONDS)
+    else:
+        connection = http.client.HTTPSConnection(HOST, port, timeout=REQUEST_SECONDS, context=tls)
+    with closing(connection):
+        connection.request(
+            method, path, body, {"Authorization": f"Bearer {token}"} if token else {}
+        )
+        answer = connection.getresponse()
         return answer.status, answer.read()
-
-
-def ask_once(
-    port: int, token: str, method: str, path: str, body: bytes | None = None
-) -> tuple[int, bytes]:
-    """Send one request to a daemon without TLS, on a connection of its own."""
-    with Line(port) as line:
-        return line.ask(token, method, path, body)
 
 
 class Site:
@@ -242,30 +224,26 @@ class Site:
     def all_are_listed(self) -> bool:
         """Return whether each nsqlookupd lists every nsqd."""
         wanted = {each.tcp_port for each in self.nsqds}
-        return all(wanted == {p["tcp_port"] for p in self.producers(at)} for at in self.lookupds)
-
-    def producers(self, lookupd: Server) -> list[dict[str, Any]]:
-        """Return the nsqds that an nsqlookupd lists."""
-        found: list[dict[str, Any]] = self.look_up(lookupd, "/nodes")["producers"]
-        return found
+        listed = [self.look_up(each, "/nodes")["producers"] for each in self.lookupds]
+        return all(wanted == {each["tcp_port"] for each in nodes} for nodes in listed)
 
     def look_up(self, lookupd: Server, path: str) -> Any:
         """Return the answer of an nsqlookupd."""
         token = self.tokens.shown[OPERATOR]
-        status, body = ask_once(lookupd.http_port, token, "GET", path)
+        status, body = ask(lookupd.http_port, token, "GET", path)
         assert status == 200, (path, status, body)
         return json.loads(body)
 
     def forget(self, lookupd: Server, topic: str) -> None:
         """Make an nsqlookupd forget a topic that no nsqd has any more."""
         token = self.tokens.shown[OPERATOR]
-        ask_once(lookupd.http_port, token, "POST", f"/topic/delete?topic={topic}")
+        ask(lookupd.http_port, token, "POST", f"/topic/delete?topic={topic}")
 
     def create(self, topic: str, channel: str) -> None:
         """Create a topic and a channel through nsqadmin."""
         body = json.dumps({"topic": topic, "channel": channel}).encode()
         shown = self.admin_tokens.shown[OPERATOR]
-        assert ask_once(self.nsqadmin.http_port, shown, "POST", "/api/topics", body)[0] == 200
+        assert ask(self.nsqadmin.http_port, shown, "POST", "/api/topics", body)[0] == 200
 
     def from_nsqadmin(self, path: str) -> Any:
         """Return what nsqadmin's API answers to the operator."""
@@ -274,7 +252,7 @@ class Site:
     def page(self, path: str) -> str:
         """Return a page of nsqadmin, as the operator sees it."""
         shown = self.admin_tokens.shown[OPERATOR]
-        status, body = ask_once(self.nsqadmin.http_port, shown, "GET", path)
+        status, body = ask(self.nsqadmin.http_port, shown, "GET", path)
         assert status == 200, (path, status, body)
         return body.decode()
 
