@@ -40,7 +40,8 @@ from sparq.protocol.go_json import to_bytes
 from sparq.protocol.names import is_valid_name
 
 if TYPE_CHECKING:
-    from sparq.daemon.access.access import Access, Caller
+    from sparq.daemon.access.access import Access
+    from sparq.daemon.access.rules import Caller
 
 Gate: TypeAlias = Callable[[web.BaseRequest], web.Response | None]
 Words: TypeAlias = "Callable[[web.BaseRequest, HttpError], web.Response | None]"

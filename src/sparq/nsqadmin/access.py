@@ -42,6 +42,7 @@ What needs which role. nsqadmin uses five of the roles in `sparq.daemon.access.r
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import logging
@@ -49,24 +50,34 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs
 
 from aiohttp import web
 
 from sparq.daemon import address as addresses
 from sparq.daemon.access import tokens
-from sparq.daemon.access.audit import AuditEntry, AuditLog, Outcome
-from sparq.daemon.access.rules import ADMINS_WORDS, NO_ROLE, Role, RoleError, Via, role_of
+from sparq.daemon.access.access import FORBIDDEN, UNAUTHORISED
+from sparq.daemon.access.audit import AuditLog, entry_of
+from sparq.daemon.access.rules import (
+    ADMINS_WORDS,
+    ALL_TOPICS,
+    NO_ROLE,
+    Caller,
+    Grant,
+    Role,
+    RoleError,
+    Via,
+    role_of,
+    roles_for,
+)
 from sparq.daemon.access.tokens import ADMINS_FORM, Tokens
 from sparq.daemon.http import Call, HttpError, Route, refusal
 from sparq.nsqadmin.options import NsqadminOptions, base_of
 from sparq.program.lifecycle import StartError
 from sparq.protocol.address import parse_ip
-
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -74,25 +85,6 @@ logger = logging.getLogger(__name__)
 # Roles
 
 ALL = Role.ADMINISTER | Role.BODIES | Role.PUBLISH
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The sender of a request.
-
-    Attributes:
-        name: the user's or the token's name; `local` for this machine; "" if anonymous.
-        roles: the sender's roles.
-        via: how the sender was identified.
-    """
-
-    name: str
-    roles: Role
-    via: Via
-
-    def may(self, role: Role) -> bool:
-        """Whether the sender has this role."""
-        return role in self.roles
 
 
 def parse(text: str) -> Role:
@@ -107,11 +99,6 @@ def parse(text: str) -> Role:
     for word in text.split(","):
         roles |= role_of(word, ADMINS_WORDS)
     return roles
-
-
-def words(roles: Role) -> list[str]:
-    """List the names of a set of roles, in the order of `ADMINS_WORDS`."""
-    return [word for word, role in ADMINS_WORDS.items() if role in roles]
 
 
 def parse_grants(texts: Iterable[str]) -> dict[str, Role]:
@@ -235,144 +222,76 @@ def _plain(path: str) -> str:
 _BY_ROUTE: Final = {(right.method, _plain(right.path)): right for right in RIGHTS}
 
 
-# Requests
+# Where requests come from
 
-COOKIE = "nsqadmin_session"
-FORWARDED_FOR = "X-Forwarded-For"
-FORWARDING = (
-    FORWARDED_FOR,
-    "Forwarded",
-    "Via",
-    "X-Forwarded-Host",
-    "X-Forwarded-Proto",
-    "X-Real-IP",
-    "X-Scheme",
+COOKIE: Final = "nsqadmin_session"
+FORWARDING: Final = (
+    *("X-Forwarded-For", "Forwarded", "Via", "X-Forwarded-Host", "X-Forwarded-Proto"),
+    *("X-Real-IP", "X-Scheme"),
 )
 """A configured reverse proxy sends at least one of these headers."""
 
 _BROWSER = ("Origin", "Referer", "Cookie", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")
-
-
-@dataclass(frozen=True, slots=True)
-class AccessRequest:
-    """One request. Header values are as they were sent; empty if they were not sent.
-
-    Attributes:
-        path: without the query.
-        peer: IP address of the peer; empty for a unix socket.
-        port: port of the peer; 0 for a unix socket.
-        hosts: all Host headers; more than one is refused.
-        origins: all Origin headers.
-        authorizations: all Authorization headers.
-        users: all values of the header in which a proxy names the user.
-        forwarded_for: addresses in X-Forwarded-For; the last proxy's entry is the last one.
-        is_forwarded: whether any header shows that a proxy sent this request.
-        is_browsers: whether any header shows that a browser sent this request.
-        scheme: `https` if a proxy reports it; use it only if that proxy is trusted.
-    """
-
-    method: str = "GET"
-    path: str = "/"
-    peer: str = "127.0.0.1"
-    port: int = 0
-    hosts: tuple[str, ...] = ("localhost",)
-    origins: tuple[str, ...] = ()
-    fetch_site: str = ""
-    fetch_mode: str = ""
-    content_type: str = ""
-    is_htmx: bool = False
-    authorizations: tuple[str, ...] = ()
-    session: str = ""
-    users: tuple[str, ...] = ()
-    forwarded_for: tuple[str, ...] = ()
-    is_forwarded: bool = False
-    is_browsers: bool = False
-    scheme: str = ""
-    user_agent: str = ""
-
-    @property
-    def writes(self) -> bool:
-        """Whether the method may change state."""
-        return self.method not in READING
-
-
-def facts_of(request: web.BaseRequest, user_header: str) -> AccessRequest:
-    """Read a request; `user_header` is the header in which a proxy names the user."""
-    headers = request.headers
-    peer = request.transport.get_extra_info("peername") if request.transport else None
-    host, port = addresses.peer_host(peer), int(peer[1]) if isinstance(peer, tuple) else 0
-    agent = headers.get("User-Agent", "")
-    scheme = headers.get("X-Forwarded-Proto", "") or headers.get("X-Scheme", "")
-    return AccessRequest(
-        method=request.method,
-        path=request.raw_path.partition("?")[0],
-        # Without the zone of a link-local IPv6 address (`fe80::1%eth0`): no network is written with
-        # one.
-        peer=host.partition("%")[0],
-        port=port,
-        hosts=tuple(headers.getall("Host", ())),
-        origins=tuple(headers.getall("Origin", ())),
-        fetch_site=headers.get("Sec-Fetch-Site", ""),
-        fetch_mode=headers.get("Sec-Fetch-Mode", ""),
-        content_type=headers.get("Content-Type", "").partition(";")[0].strip().lower(),
-        is_htmx=headers.get("HX-Request", "").lower() == "true",
-        authorizations=tuple(headers.getall("Authorization", ())),
-        session=_session(headers.getall("Cookie", ())),
-        users=tuple(headers.getall(user_header, ())),
-        forwarded_for=tuple(
-            part.strip() for line in headers.getall(FORWARDED_FOR, ()) for part in line.split(",")
-        ),
-        is_forwarded=any(name in headers for name in (*FORWARDING, user_header)),
-        is_browsers=agent.startswith("Mozilla/") or any(name in headers for name in _BROWSER),
-        scheme=scheme.lower(),
-        user_agent=agent,
-    )
-
-
-def _session(lines: Iterable[str]) -> str:
-    # Parsed by hand: http.cookies rejects the whole header if one cookie of the host is malformed.
-    for line in lines:
-        for cookie in line.split(";"):
-            name, _, value = cookie.strip().partition("=")
-            if name == COOKIE:
-                return value
-    return ""
-
-
-# Where requests come from
-
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 _ENTRY = re.compile(r"\*|(?:\*\.)?[A-Za-z0-9._-]+(?::[0-9]{1,5})?")
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 _SHOWN = 100
-ANY: Final = "*"
 OWN_SITE: Final = ("", "same-origin", "none")
 JSON: Final = "application/json"
-LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
 HOPS_MAX: Final = 20
 """Maximum number of entries of X-Forwarded-For that are evaluated."""
 
-CONTENT_SECURITY_POLICY: Final = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data:",
-        "connect-src 'self'",
-        "form-action 'self'",
-        "base-uri 'none'",
-        "frame-ancestors 'none'",
-    )
-)
-
 SECURE_HEADERS: Final = {
-    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Content-Security-Policy": "; ".join(
+        (
+            "default-src 'none'",
+            "script-src 'self'",
+            "style-src 'self'",
+            "img-src 'self' data:",
+            "connect-src 'self'",
+            "form-action 'self'",
+            "base-uri 'none'",
+            "frame-ancestors 'none'",
+        )
+    ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+
+
+def writes(request: web.BaseRequest) -> bool:
+    """Whether a request may change state."""
+    return request.method not in READING
+
+
+def path_of(request: web.BaseRequest) -> str:
+    """The path of a request as it was sent, without the query."""
+    return request.raw_path.partition("?")[0]
+
+
+def peer_of(request: web.BaseRequest) -> str:
+    """The IP address of a request's peer; empty for a unix socket."""
+    # Without the zone of a link-local address (`fe80::1%eth0`): no network is written with one.
+    return addresses.peer_host((request.remote or "", 0)).partition("%")[0]
+
+
+def content_type_of(request: web.BaseRequest) -> str:
+    """The content type that a request states, in lower case and without its parameters."""
+    return request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+
+def session_of(request: web.BaseRequest) -> str:
+    """The id of a request's session; "" without one."""
+    # Parsed by hand: http.cookies rejects the whole header if one cookie of the host is malformed.
+    for line in request.headers.getall("Cookie", ()):
+        for cookie in line.split(";"):
+            name, _, value = cookie.strip().partition("=")
+            if name == COOKIE:
+                return value
+    return ""
 
 
 class HostPort(NamedTuple):
@@ -396,33 +315,46 @@ class Hosts:
     def __init__(self, allowed: Iterable[str], http_address: str) -> None:
         """`allowed`: `name`, `name:port`, `*.domain` or `*`. Raises ValueError for other texts."""
         self._allowed: list[HostPort] = []
-        self._any = False
         for text in allowed:
             if not _ENTRY.fullmatch(text):
                 raise ValueError(f"{text!r} is not a host name: use name, name:port, *.domain or *")
             name, _, port = text.lower().partition(":")
-            self._any = self._any or name == ANY
             self._allowed.append(HostPort(name, port))
         listening = addresses.split(http_address)
         own = socket.gethostname().lower()
         named = {listening[0].lower()} if listening else set()
         self._own = {"localhost", own, own.partition(".")[0], *named} - {""}
 
-    def refusal(self, facts: AccessRequest) -> HttpError | None:
-        """Return why this request is refused; None if it is served."""
-        here = split_host_port(facts.hosts[0]) if len(facts.hosts) == 1 else None
+    def refusal(self, request: web.BaseRequest) -> HttpError | None:
+        """Return why this request is refused (rules 1 to 3); None if it is served."""
+        headers = request.headers
+        hosts, origins = headers.getall("Host", ()), headers.getall("Origin", ())
+        here = split_host_port(hosts[0]) if len(hosts) == 1 else None
         if here is None or not self._is_known(here):
-            sent = ", ".join(facts.hosts)[:_SHOWN]
+            sent = ", ".join(hosts)[:_SHOWN]
             return HttpError(403, f"unknown Host {sent!r}: see --allowed-host")
-        if facts.origins and not (len(facts.origins) == 1 and self._is_own(facts.origins[0], here)):
-            sent = ", ".join(facts.origins)[:_SHOWN]
+        if origins and not (len(origins) == 1 and self._is_own(origins[0], here)):
+            sent = ", ".join(origins)[:_SHOWN]
             return HttpError(403, f"request from another site, {sent!r}: see --allowed-host")
-        return _cross_site(facts)
+        site = headers.get("Sec-Fetch-Site", "")
+        is_visit = not writes(request) and headers.get("Sec-Fetch-Mode") == "navigate"
+        if site not in OWN_SITE and not is_visit:
+            return HttpError(403, f"request from another site: Sec-Fetch-Site {site[:_SHOWN]!r}")
+        is_browsers = headers.get("User-Agent", "").startswith("Mozilla/") or any(
+            name in headers for name in _BROWSER
+        )
+        is_htmx = headers.get("HX-Request", "").lower() == "true"
+        is_form = is_browsers and not is_htmx and content_type_of(request) != JSON
+        if writes(request) and is_form:
+            text = "browsers must send Content-Type: application/json or HX-Request"
+            return HttpError(403, text)
+        return None
 
     def _is_known(self, here: HostPort) -> bool:
         # DNS rebinding needs a host name; an IP address in Host cannot be rebound.
         is_ours = parse_ip(here.name) is not None or here.name in self._own
-        return self._any or is_ours or self._is_allowed(here, is_usual=True)
+        is_any = any(name == "*" for name, _ in self._allowed)
+        return is_ours or is_any or self._is_allowed(here, is_usual=True)
 
     def _is_own(self, origin: str, here: HostPort) -> bool:
         """Whether an origin is this server: the request's own host, or an allowed name."""
@@ -438,25 +370,12 @@ class Hosts:
 
     def _is_allowed(self, requested: HostPort, *, is_usual: bool) -> bool:
         """Whether `--allowed-host` covers it; a name without a port covers the usual ports."""
-        return any(
-            _covers(name, requested.name) and (port == requested.port if port else is_usual)
-            for name, port in self._allowed
-        )
-
-
-def _covers(allowed: str, name: str) -> bool:
-    return name.endswith(allowed[1:]) if allowed.startswith("*.") else name == allowed
-
-
-def _cross_site(facts: AccessRequest) -> HttpError | None:
-    is_visit = not facts.writes and facts.fetch_mode == "navigate"
-    if facts.fetch_site not in OWN_SITE and not is_visit:
-        sent = facts.fetch_site[:_SHOWN]
-        return HttpError(403, f"request from another site: Sec-Fetch-Site {sent!r}")
-    is_form = facts.writes and facts.is_browsers and not facts.is_htmx
-    if is_form and facts.content_type != JSON:
-        return HttpError(403, "browsers must send Content-Type: application/json or HX-Request")
-    return None
+        for name, port in self._allowed:
+            is_domain = name.startswith("*.") and requested.name.endswith(name[1:])
+            is_port = port == requested.port if port else is_usual
+            if is_port and (is_domain or name == requested.name):
+                return True
+        return False
 
 
 class Networks:
@@ -471,22 +390,18 @@ class Networks:
         return found is not None and any(found in network for network in self._networks)
 
 
-def is_local(peer: str) -> bool:
-    """Whether the peer is on this machine: loopback, or a unix socket (empty)."""
-    if not peer:
-        return True
-    found = parse_ip(peer)
-    return found is not None and found.is_loopback
+LOOPBACK: Final = Networks(["127.0.0.0/8", "::1/128"])
 
 
-def client_of(peer: str, forwarded_for: Sequence[str], proxies: Networks) -> str:
+def client_of(request: web.BaseRequest, proxies: Networks) -> str:
     """Find the client's address, as far as trusted proxies report it (rule 5)."""
-    found = peer
+    found = peer_of(request)
+    forwarded_for = ",".join(request.headers.getall("X-Forwarded-For", ())).split(",")
     for text in reversed(forwarded_for[-HOPS_MAX:]):
         # An empty address is a unix socket, whose peer counts as a trusted proxy.
-        if not (found in proxies or not found):
+        if found and found not in proxies:
             break
-        address = parse_ip(_without_port(text))
+        address = parse_ip(_without_port(text.strip()))
         if address is None:
             break
         found = str(address)
@@ -502,19 +417,9 @@ def _without_port(text: str) -> str:
 
 # Who sends them
 
-USER_LENGTH_MAX = 256
-LOCAL = "local"
-NO_PROXY = ("none",)
-LIFE_SECONDS = 12 * 3600.0
-SESSIONS_MAX = 1000
-
-FORBIDDEN = "FORBIDDEN"
-UNAUTHORIZED = "UNAUTHORIZED"
-INVALID_REMOTE_ADDR = "INVALID_REMOTE_ADDR"
-
-
-class AccessRulesError(ValueError):
-    """An option is invalid; the text names the flag."""
+USER_LENGTH_MAX: Final = 256
+LIFE_SECONDS: Final = 12 * 3600.0
+SESSIONS_MAX: Final = 1000
 
 
 class Sessions:
@@ -550,150 +455,63 @@ class Sessions:
         self._sessions.pop(name, None)
 
 
-class Decision(NamedTuple):
-    """The result of identifying a request.
+class AccessRules:
+    """The access rules that one set of options defines.
 
     Attributes:
-        facts: the request.
-        identity: the sender.
-        remote: the client's address, as far as trusted proxies report it.
-        refusal: why the request is refused; None if it is served.
-        is_disbelieved: whether its user header was ignored (rule 7).
-        shown: `remote` with its port, unless a proxy reported it.
+        config: the networks that may use /config; None: only roles decide.
+        grants: the roles of the users that a proxy names.
+        default: the roles of every sender.
+        local: the roles of requests from this machine; by default all, until rights are configured.
+        tokens: the tokens of the token file; None: there is no file.
+        is_strict: whether sparq's own options define rights.
     """
 
-    facts: AccessRequest
-    identity: Identity
-    remote: str
-    refusal: HttpError | None = None
-    is_disbelieved: bool = False
-    shown: str = ""
-
-
-class AccessRules:
-    """The access rules that one set of options defines."""
-
     def __init__(self, options: NsqadminOptions) -> None:
-        """Raises AccessRulesError if a flag's value or the token file is invalid."""
-        self.header = options.acl_http_header
-        self.hosts = _naming_flag(
-            "--allowed-host", lambda: Hosts(options.allowed_hosts, options.http_address)
-        )
-        self.proxies = _naming_flag("--trusted-proxy", lambda: _proxies(options.trusted_proxies))
-        network = options.allow_config_from_cidr
-        self._config = _naming_flag(
-            "--allow-config-from-cidr", lambda: Networks([network]) if network else None
-        )
-        self._grants = _naming_flag("--role", lambda: parse_grants(options.roles))
-        for user in options.admin_users:
-            self._grants[user] = self._grants.get(user, Role.NONE) | Role.ADMINISTER
-        self._default = _naming_flag("--default-role", lambda: parse(options.default_role))
-        self._local = _naming_flag("--local-role", lambda: _local(options))
-        self.uses_tokens = bool(options.token_file)
+        """Raises StartError if a flag's value or the token file is invalid."""
+        proxies, network = options.trusted_proxies, options.allow_config_from_cidr
         file = options.token_file
-        self.tokens = _naming_flag(
-            "--token-file", lambda: tokens.read(file, ADMINS_FORM) if file else Tokens()
-        )
-        self._is_strict = bool(options.roles or options.token_file or options.local_role)
-
-    def identify(self, facts: AccessRequest, sessions: Sessions, now: float) -> Decision:
-        """Identify the sender; the decision is a refusal if the bearer token is not valid.
-
-        Args:
-            facts: the request.
-            sessions: sessions of the browsers that signed in.
-            now: seconds since the epoch.
-        """
-        remote = client_of(facts.peer, facts.forwarded_for, self.proxies)
-        nobody = Identity("", self._default, "nobody")
-        bearer = tokens.shown(facts.authorizations) if self.uses_tokens else None
-        if bearer is not None:
-            token = self.tokens.find(bearer, now)
-            if token is None:
-                return Decision(facts, nobody, remote, HttpError(401, UNAUTHORIZED))
-            return Decision(facts, self._of_token(token), remote)
-        digest = sessions.digest(facts.session, now) if facts.session else None
-        token = self.tokens.by_digest(digest, now) if digest is not None else None
-        if token is not None:
-            return Decision(facts, self._of_token(token), remote)
-        if facts.users:
-            user = self._named_user(facts)
-            return Decision(facts, user or nobody, remote, is_disbelieved=user is None)
-        if is_local(facts.peer) and not facts.is_forwarded and self._local:
-            local = Identity(LOCAL, self._local | self._default, "local")
-            return Decision(facts, local, remote)
-        return Decision(facts, nobody, remote)
-
-    def require(self, decision: Decision, role: Role) -> HttpError | None:
-        """Return why the sender is refused an action that needs this role; None if allowed."""
-        if decision.refusal is not None or decision.identity.may(role):
-            return decision.refusal
-        could_sign_in = self.uses_tokens and decision.identity.via == "nobody"
-        return HttpError(401, UNAUTHORIZED) if could_sign_in else HttpError(403, FORBIDDEN)
-
-    def require_config(self, decision: Decision) -> HttpError | None:
-        """Return why a request may not use /config; None if it may.
-
-        With only NSQ's options set, the client's network decides, as in NSQ. If the request came
-        through a proxy, or sparq's own options define rights, it also needs a role: `read` to read,
-        `administer` to change an option.
-        """
-        facts = decision.facts
-        if decision.refusal is not None:
-            return decision.refusal
-        needed = Role.ADMINISTER if facts.writes else Role.READ
-        peer = facts.peer or "127.0.0.1"
-        if parse_ip(peer) is None:
-            return HttpError(400, INVALID_REMOTE_ADDR)
-        if self._config is None:
-            return self.require(decision, needed)
-        # Both addresses: a proxy in the allowed network must not open /config for every client.
-        if any(text not in self._config for text in (peer, decision.remote or peer)):
-            return HttpError(403, FORBIDDEN)
-        is_nsqs = not self._is_strict and not facts.is_forwarded
-        return None if is_nsqs else self.require(decision, needed)
-
-    def _of_token(self, token: tokens.Token) -> Identity:
-        return Identity(token.name, token.roles | self._default, "token")
-
-    def _named_user(self, facts: AccessRequest) -> Identity | None:
-        """Return the user that a trusted proxy named; None if the header proves nothing."""
-        is_trusted = facts.peer in self.proxies or not facts.peer
-        name = facts.users[0].strip()
-        # Two headers: the proxy added its own to one that the client sent. Trust neither.
-        if not is_trusted or len(facts.users) != 1 or not 0 < len(name) <= USER_LENGTH_MAX:
-            return None
-        return Identity(name, self._grants.get(name, Role.NONE) | self._default, "header")
+        is_configured = bool(options.admin_users or options.roles or file)
+        self.header = options.acl_http_header
+        self.is_strict = bool(options.roles or file or options.local_role)
+        with _naming("--allowed-host"):
+            self.hosts = Hosts(options.allowed_hosts, options.http_address)
+        with _naming("--trusted-proxy"):
+            named = Networks(() if proxies == ("none",) else proxies)
+            self.proxies = named if proxies else LOOPBACK
+        with _naming("--allow-config-from-cidr"):
+            self.config = Networks([network]) if network else None
+        with _naming("--role"):
+            self.grants = parse_grants(options.roles)
+        for user in options.admin_users:
+            self.grants[user] = self.grants.get(user, Role.NONE) | Role.ADMINISTER
+        with _naming("--default-role"):
+            self.default = parse(options.default_role)
+        with _naming("--local-role"):
+            unset = Role.NONE if is_configured else ALL
+            self.local = parse(options.local_role) if options.local_role else unset
+        with _naming("--token-file"):
+            self.tokens: Tokens | None = tokens.read(file, ADMINS_FORM) if file else None
 
 
-def _naming_flag(flag: str, make: Callable[[], T]) -> T:
+@contextlib.contextmanager
+def _naming(flag: str) -> Iterator[None]:
+    """Turn the error of a value into one that names its flag."""
     try:
-        return make()
+        yield
     except ValueError as error:
-        raise AccessRulesError(f"{flag}: {error}") from None
-
-
-def _proxies(texts: tuple[str, ...]) -> Networks:
-    return Networks(() if texts == NO_PROXY else texts or LOOPBACK)
-
-
-def _local(options: NsqadminOptions) -> Role:
-    """Roles of requests from this machine: by default all, until rights are configured."""
-    if options.local_role:
-        return parse(options.local_role)
-    is_configured = options.admin_users or options.roles or options.token_file
-    return Role.NONE if is_configured else ALL
+        raise StartError(f"{flag}: {error}") from None
 
 
 # Requests to this nsqadmin
 
 SIGN_IN_BYTES_MAX: Final = 8 << 10
 WARN_SECONDS: Final = 60.0
-_DECISION: Final = web.RequestKey("sparq.decision", Decision)
+_CALLER: Final = web.RequestKey("sparq.caller", Caller)
 
 
 class AdminAccess:
-    """Access control of one nsqadmin."""
+    """Access control of one nsqadmin; `sessions`: of the browsers that signed in."""
 
     def __init__(
         self, options: NsqadminOptions, audit: AuditLog, now: Callable[[], float] = time.time
@@ -701,13 +519,10 @@ class AdminAccess:
         """`now` returns seconds since the epoch. Raises StartError if an option is invalid."""
         self._audit = audit
         self._now = now
-        self._sessions = Sessions()
+        self.sessions = Sessions()
         self._base = base_of(options)
         self._warned_at = float("-inf")
-        try:
-            self._rules = AccessRules(options)
-        except AccessRulesError as error:
-            raise StartError(str(error)) from None
+        self._rules = AccessRules(options)
 
     def reload(self, options: NsqadminOptions) -> bool:
         """Apply new options and read the token file again.
@@ -718,30 +533,74 @@ class AdminAccess:
         """
         try:
             self._rules = AccessRules(options)
-        except AccessRulesError as error:
+        except StartError as error:
             logger.error("SIGHUP: keeping the old access rights: %s", error)
             return False
-        logger.info("SIGHUP: access rights reloaded, %d tokens", len(self._rules.tokens))
+        count = len(self._rules.tokens or ())
+        logger.info("SIGHUP: access rights reloaded, %d tokens", count)
         return True
 
-    def decide(self, request: web.BaseRequest) -> Decision:
-        """Identify the sender of a request, once: a reload must not give it two identities."""
-        found = request.get(_DECISION)
+    @property
+    def uses_tokens(self) -> bool:
+        """Whether users can sign in with a token."""
+        return self._rules.tokens is not None
+
+    def decide(self, request: web.BaseRequest) -> Caller:
+        """Identify the sender of a request, once: a reload must not give it two identities.
+
+        It has one grant, with all its roles; with a wrong token it has none, and no default roles.
+        """
+        found = request.get(_CALLER)
         if found is None:
-            facts = facts_of(request, self._rules.header)
-            found = self._rules.identify(facts, self._sessions, self._now())
-            is_direct = found.remote == facts.peer and found.remote
-            shown = addresses.join(found.remote, facts.port) if is_direct else found.remote
-            found = request[_DECISION] = found._replace(shown=shown)
-            if found.is_disbelieved and self._now() - self._warned_at >= WARN_SECONDS:
-                self._warned_at = self._now()
+            found = request[_CALLER] = self._identify(request)
+        return found
+
+    def _identify(self, request: web.BaseRequest) -> Caller:
+        rules, headers, now = self._rules, request.headers, self._now()
+        peer, client = peer_of(request), client_of(request, rules.proxies)
+        agent = headers.get("User-Agent", "")
+        end: Any = request.transport.get_extra_info("peername") if request.transport else ""
+        remote = addresses.join(peer, end[1]) if end and client == peer else client
+        reason = FORBIDDEN if rules.tokens is None else UNAUTHORISED
+        nobody = Caller("", "nobody", (Grant(rules.default),), reason, remote, agent)
+
+        def known(name: str, via: Via, roles: Role) -> Caller:
+            grants = (Grant(roles | rules.default),)
+            return replace(nobody, name=name, via=via, grants=grants, reason=FORBIDDEN)
+
+        if rules.tokens is not None:
+            bearer = tokens.shown(headers.getall("Authorization", ()))
+            session = self.sessions.digest(session_of(request), now)
+            token = None
+            if bearer is not None:
+                token = rules.tokens.find(bearer, now)
+                if token is None:
+                    return replace(nobody, grants=())
+            elif session is not None:
+                token = rules.tokens.by_digest(session, now)
+            if token is not None:
+                return known(token.name, "token", roles_for(token.grants, ALL_TOPICS))
+        users = headers.getall(rules.header, ())
+        if users:
+            # Two headers: the proxy added its own to one that the client sent. Trust neither.
+            name = users[0].strip() if len(users) == 1 else ""
+            if (not peer or peer in rules.proxies) and 0 < len(name) <= USER_LENGTH_MAX:
+                return known(name, "header", rules.grants.get(name, Role.NONE))
+            if now - self._warned_at >= WARN_SECONDS:
+                self._warned_at = now
                 logger.warning(
                     "HTTP: ignored header %s from %s, which is no trusted proxy: see"
                     " --trusted-proxy",
-                    self._rules.header,
-                    facts.peer,
+                    rules.header,
+                    peer,
                 )
-        return found
+        elif (not peer or peer in LOOPBACK) and not self._is_forwarded(request) and rules.local:
+            return known("local", "local", rules.local)
+        return nobody
+
+    def _is_forwarded(self, request: web.BaseRequest) -> bool:
+        """Whether any header shows that a proxy sent this request."""
+        return any(name in request.headers for name in (*FORWARDING, self._rules.header))
 
     def guarded(self, route: Route) -> Route:
         """The route with a check of its right. Raises LookupError: it has no row in the table."""
@@ -763,53 +622,56 @@ class AdminAccess:
         `/ping` is answered for every Host: it reveals nothing, and health checks do not know the
         configured names.
         """
-        facts = self.decide(request).facts
-        found = self._rules.hosts.refusal(facts)
-        if found is None or (facts.path == self.url("/ping") and not facts.writes):
-            return None
-        if facts.writes:
-            self._note_refusal(request, found)
-        return refusal(found)
+        self.decide(request)
+        found = self._rules.hosts.refusal(request)
+        is_ping = path_of(request) == f"{self._base}/ping" and not writes(request)
+        return None if found is None or is_ping else refusal(self._refused(request, found))
 
-    def identify(self, request: web.BaseRequest) -> Identity:
-        """Identify the sender of a request; with a wrong token it is anonymous."""
-        return self.decide(request).identity
-
-    def require(self, request: web.BaseRequest, role: Role) -> Identity:
+    def require(self, request: web.BaseRequest, role: Role) -> Caller:
         """Return the sender of a request if it has this role.
 
         Raises:
             HttpError: 401 UNAUTHORIZED if the token is wrong, or if the sender is anonymous and
                 could sign in; otherwise 403 FORBIDDEN.
         """
-        decision = self.decide(request)
-        return self._checked(request, decision, self._rules.require(decision, role))
+        caller = self.decide(request)
+        if not any(role in grant.role for grant in caller.grants):
+            is_known = caller.reason == FORBIDDEN
+            found = HttpError(403, "FORBIDDEN") if is_known else HttpError(401, "UNAUTHORIZED")
+            raise self._refused(request, found)
+        return caller
 
-    def require_config(self, request: web.BaseRequest) -> Identity:
-        """Return the sender of a request for /config if it may use /config.
+    def require_config(self, request: web.BaseRequest) -> None:
+        """Check that a request may use /config.
+
+        With only NSQ's options set, the client's network decides, as in NSQ. If the request came
+        through a proxy, or sparq's own options define rights, it also needs a role: `read` to read,
+        `administer` to change an option.
 
         Raises:
             HttpError: 403 FORBIDDEN, 401 UNAUTHORIZED, or 400 INVALID_REMOTE_ADDR.
         """
-        decision = self.decide(request)
-        return self._checked(request, decision, self._rules.require_config(decision))
+        rules, networks = self._rules, self._rules.config
+        peer = peer_of(request) or "127.0.0.1"
+        if self.decide(request).grants:  # else its token is wrong
+            if parse_ip(peer) is None:
+                raise self._refused(request, HttpError(400, "INVALID_REMOTE_ADDR"))
+            # Both addresses: a proxy in the allowed network must not open /config for every client.
+            clients = (peer, client_of(request, rules.proxies) or peer)
+            if networks is not None and any(client not in networks for client in clients):
+                raise self._refused(request, HttpError(403, "FORBIDDEN"))
+        if networks is None or rules.is_strict or self._is_forwarded(request):
+            self.require(request, Role.ADMINISTER if writes(request) else Role.READ)
 
-    def _checked(
-        self, request: web.BaseRequest, decision: Decision, found: HttpError | None
-    ) -> Identity:
-        """Raise a refusal; that of a change also goes to the audit log."""
-        if found is None:
-            return decision.identity
-        if decision.facts.writes:
-            self._note_refusal(request, found)
-        raise found
+    def _refused(self, request: web.BaseRequest, found: HttpError) -> HttpError:
+        """Return a refusal; that of a change goes to the audit log."""
+        if writes(request):
+            action = f"{request.method} {path_of(request)}"
+            caller = self.decide(request)
+            self._audit.refused(entry_of(caller, action, "refused", detail=found.code))
+        return found
 
-    @property
-    def uses_tokens(self) -> bool:
-        """Whether users can sign in with a token."""
-        return self._rules.uses_tokens
-
-    async def sign_in(self, request: web.BaseRequest) -> web.Response:
+    async def sign_in(self, call: Call) -> web.Response:
         """Sign in with the form's token: answers 204 with a session cookie.
 
         The query parameter `to` is the page to open next. If it is not one of nsqadmin's own pages,
@@ -818,40 +680,35 @@ class AdminAccess:
         Raises:
             HttpError: 401 UNAUTHORIZED if the token is unknown or has expired.
         """
-        call = Call(request)
+        request, now = call.request, self._now()
         body = await call.body(SIGN_IN_BYTES_MAX, "BODY_TOO_BIG")
-        shown, now = _token_in(body, self.decide(request).facts.content_type), self._now()
-        token = self._rules.tokens.find(shown, now)
+        shown = _token_in(body, content_type_of(request))
+        token = self._rules.tokens.find(shown, now) if self._rules.tokens is not None else None
         if token is None:
-            self._note_refusal(request, HttpError(401, "invalid token"))
-            raise HttpError(401, UNAUTHORIZED)
-        response = web.Response(status=204)
-        self._set_cookie(request, response, self._sessions.start(token.digest, now), LIFE_SECONDS)
-        response.headers["HX-Redirect"] = self._own_page(call.query.get("to", ""))
-        identity = Identity(token.name, token.roles, "token")
-        await self._audit.record(self.entry(request, "sign_in", "done", identity))
-        return response
-
-    def sign_out(self, request: web.BaseRequest) -> web.Response:
-        """End a browser's session."""
-        self._sessions.end(self.decide(request).facts.session)
-        response = web.Response(status=204, headers={"HX-Redirect": self._own_page("")})
-        self._set_cookie(request, response, "", 0)
-        return response
-
-    def url(self, path: str) -> str:
-        """Prefix a path of nsqadmin with the base path."""
-        return self._base + path
-
-    def _own_page(self, target: str) -> str:
+            self._refused(request, HttpError(401, "invalid token"))
+            raise HttpError(401, "UNAUTHORIZED")
         # Browsers take `//host` and `/\\host` for URLs of another host.
-        is_own = target.startswith(self.url("/")) and not target.startswith(("//", "/\\"))
-        return target if is_own and target.isprintable() and "\\" not in target else self.url("/")
+        to, home = call.query.get("to", ""), f"{self._base}/"
+        is_own = to.startswith(home) and not to.startswith("//") and "\\" not in to
+        response = web.Response(status=204)
+        response.headers["HX-Redirect"] = to if is_own and to.isprintable() else home
+        self._set_cookie(request, response, self.sessions.start(token.digest, now), LIFE_SECONDS)
+        caller = replace(self.decide(request), name=token.name, via="token")
+        await self._audit.record(entry_of(caller, "sign_in", "done"))
+        return response
+
+    def sign_out(self, call: Call) -> web.Response:
+        """End a browser's session."""
+        self.sessions.end(session_of(call.request))
+        response = web.Response(status=204, headers={"HX-Redirect": f"{self._base}/"})
+        self._set_cookie(call.request, response, "", 0)
+        return response
 
     def _set_cookie(
         self, request: web.BaseRequest, response: web.Response, value: str, seconds: float
     ) -> None:
-        facts = self.decide(request).facts
+        headers = request.headers
+        scheme = headers.get("X-Forwarded-Proto", "") or headers.get("X-Scheme", "")
         response.set_cookie(
             COOKIE,
             value,
@@ -859,30 +716,9 @@ class AdminAccess:
             path=self._base or "/",
             httponly=True,
             samesite="Strict",
-            secure=facts.scheme == "https" and facts.peer in self._rules.proxies,
+            # Whoever is not a trusted proxy may say anything.
+            secure=scheme.lower() == "https" and peer_of(request) in self._rules.proxies,
         )
-
-    def _note_refusal(self, request: web.BaseRequest, found: HttpError) -> None:
-        facts = self.decide(request).facts
-        action = f"{facts.method} {facts.path}"
-        self._audit.refused(self.entry(request, action, "refused", detail=found.code))
-
-    def entry(
-        self,
-        request: web.BaseRequest,
-        action: str,
-        outcome: Outcome,
-        who: Identity | None = None,
-        **about: Any,
-    ) -> AuditEntry:
-        """Build an entry for the audit log.
-
-        `who` defaults to the sender of the request; `about` has further fields of the entry.
-        """
-        decision = self.decide(request)
-        who, agent = who or decision.identity, decision.facts.user_agent
-        told = (who.name, who.via, decision.shown, action, outcome)
-        return AuditEntry(*told, user_agent=agent, **about)
 
 
 def _token_in(body: bytes, content_type: str) -> str:

@@ -23,10 +23,10 @@ from sparq.cluster import actions as cluster
 from sparq.cluster import draining, policies
 from sparq.cluster.actions import Report, StepOutcome
 from sparq.cluster.fleet import Fleet, UnknownNode
-from sparq.daemon.access.audit import AuditLog, Outcome
-from sparq.daemon.access.rules import Role
+from sparq.daemon.access.audit import AuditLog, Outcome, entry_of
+from sparq.daemon.access.rules import Caller, Role
 from sparq.daemon.http import HttpError
-from sparq.nsqadmin.access import ACTION_ROLES, AdminAccess, Identity
+from sparq.nsqadmin.access import ACTION_ROLES, AdminAccess
 from sparq.nsqadmin.notify import Notifier
 from sparq.protocol.names import is_valid_name
 
@@ -179,7 +179,7 @@ class Actions:
         if order.action not in ACTION_ROLES:
             raise HttpError(400, "INVALID_ACTION")
         who = self._access.require(request, ACTION_ROLES[order.action])
-        if order.action == "seek_channel" and Role.ADMINISTER not in who.roles:
+        if order.action == "seek_channel" and not who.may(Role.ADMINISTER):
             # Skipping unfinished messages has the effect of emptying.
             order = replace(order, arguments={**order.arguments, "may_skip": False})
         if why := order.mistake(must_type):
@@ -202,7 +202,7 @@ class Actions:
         about: dict[str, Any] = {"topic": order.topic, "channel": order.channel, "node": order.node}
         outcome: Outcome = "failed" if failure else report.result
         about |= {"arguments": arguments, "detail": detail}
-        await self._audit.record(self._access.entry(request, order.action, outcome, **about))
+        await self._audit.record(entry_of(who, order.action, outcome, **about))
         if failure is not None:
             raise failure
         # As in NSQ, which notifies of a pause, an unpause and an emptying even if they failed.
@@ -210,11 +210,10 @@ class Actions:
             self._notify(request, who, order)
         return report
 
-    def _notify(self, request: web.BaseRequest, who: Identity, order: ActionRequest) -> None:
+    def _notify(self, request: web.BaseRequest, who: Caller, order: ActionRequest) -> None:
         if not self._notifier.endpoint:
             return
-        remote = self._access.decide(request).shown
-        about = {"topic": order.topic, "node": order.node, "remote": remote}
+        about = {"topic": order.topic, "node": order.node, "remote": who.remote}
         about["user"] = who.name if who.via in ("header", "token") else ""
         # NSQ creates the topic first, and notifies of both.
         if order.action == "create_channel":

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 from sparq.cluster import cluster_stats
 from sparq.cluster.fleet import Gathered
+from sparq.daemon.access.audit import entry_of
 from sparq.daemon.http import JSON, Call, Content, Handler, HttpError, Route
 from sparq.daemon.options import hidden, public
 from sparq.daemon.reload import LEVEL_NUMBERS, new_value
@@ -235,9 +236,8 @@ class NsqApi:
         self._services.options = replaced(self._services.options, {key: wanted})
         value = _value(self._services.options, name)
         logger.warning("HTTP: %s is now %s", name, value)
-        entry = self._services.access.entry(
-            call.request, f"config_{name}", "done", arguments={"value": value}
-        )
+        caller = self._services.access.decide(call.request)
+        entry = entry_of(caller, f"config_{name}", "done", arguments={"value": value})
         await self._services.audit.record(entry)
         # As in Go: null empties the list, and is also the answer.
         return Content(b"null", JSON) if body.strip() == b"null" else value

@@ -146,8 +146,8 @@ def routes(services: Services) -> list[Route]:
     own = [
         Route("GET", "/ping", lambda _call: "OK", plain=True, log=False),
         Route("GET", "/metrics", lambda _call: exposition(services), plain=True, log=False),
-        Route("POST", "/signin", lambda call: access.sign_in(call.request)),
-        Route("POST", "/signout", lambda call: access.sign_out(call.request)),
+        Route("POST", "/signin", access.sign_in),
+        Route("POST", "/signout", access.sign_out),
     ]
     found = [
         *own,

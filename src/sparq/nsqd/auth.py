@@ -49,7 +49,8 @@ from sparq.wire.layers import TLS_VERSIONS
 
 if TYPE_CHECKING:
     from sparq.broker.session import V2Session
-    from sparq.daemon.access.access import Access, Caller
+    from sparq.daemon.access.access import Access
+    from sparq.daemon.access.rules import Caller
     from sparq.nsqd.options import NsqdOptions
     from sparq.nsqd.turns import Turns
     from sparq.protocol.instant import Instant

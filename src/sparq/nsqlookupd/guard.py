@@ -22,8 +22,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sparq.daemon.access.access import EXPIRED, FORBIDDEN, Caller
-from sparq.daemon.access.rules import Role
+from sparq.daemon.access.access import EXPIRED, FORBIDDEN
+from sparq.daemon.access.rules import Caller, Role
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.program.lifecycle import StartError
 from sparq.protocol.address import parse_ip

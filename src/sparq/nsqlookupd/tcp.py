@@ -27,7 +27,7 @@ from typing import Annotated, Any, cast
 
 import msgspec
 
-from sparq.daemon.access.access import Caller
+from sparq.daemon.access.rules import Caller
 from sparq.daemon.address import peer_text
 from sparq.nsqlookupd.guard import Guard
 from sparq.nsqlookupd.options import NsqlookupdOptions

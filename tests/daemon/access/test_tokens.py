@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparq.daemon.access import rules, tokens
-from sparq.daemon.access.rules import Role
+from sparq.daemon.access.rules import Role, roles_for
 from sparq.daemon.access.tokens import ADMINS_FORM
 from sparq.program.lifecycle import StartError
 from tests.nsqadmin.access.options import NOW
@@ -32,7 +32,7 @@ def test_the_file_has_names_and_roles_of_tokens(tmp_path: Path) -> None:
     found = tokens.read(in_file(tmp_path, text)).find(TOKEN, NOW)
 
     assert found is not None
-    assert ("bob", Role.OPERATE | Role.BODIES) == (found.name, found.roles)
+    assert ("bob", Role.OPERATE | Role.BODIES) == (found.name, roles_for(found.grants, ""))
 
 
 @pytest.mark.parametrize("shown", ["", "x", HASH, TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "ä" * 30])
@@ -152,7 +152,7 @@ def test_a_comment_may_follow_a_pattern(tmp_path: Path) -> None:
     assert 2 == len(found)
     (bob, eve) = found.lines
     assert ("a#ephemeral", "*") == tuple(grant.topics for grant in bob.grants)
-    assert Role.READ == eve.roles
+    assert Role.READ == roles_for(eve.grants, "")
 
 
 def test_the_line_anybody_grants_roles_without_a_token(tmp_path: Path) -> None:

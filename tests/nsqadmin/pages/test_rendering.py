@@ -17,8 +17,9 @@ from jinja2 import UndefinedError
 from markupsafe import escape
 
 import sparq
+from sparq.daemon.access.access import UNAUTHORISED
+from sparq.daemon.access.rules import Caller, Grant, Role, Via
 from sparq.daemon.http import Call, HttpError
-from sparq.nsqadmin.access import Identity, Role
 from sparq.nsqadmin.pages.rendering import (
     PageRequest,
     Renderer,
@@ -33,7 +34,13 @@ from sparq.nsqadmin.pages.rendering import (
 )
 from sparq.nsqadmin.words import UNKNOWN
 
-READER = Identity("<i>eve", Role.READ, "token")
+
+def caller(name: str, role: Role, via: Via) -> Caller:
+    """A sender with this role."""
+    return Caller(name, via, (Grant(role),), UNAUTHORISED)
+
+
+READER = caller("<i>eve", Role.READ, "token")
 
 
 def renderer(*, uses_tokens: bool = True) -> Renderer:
@@ -44,7 +51,7 @@ def renderer(*, uses_tokens: bool = True) -> Renderer:
     return Renderer(services)
 
 
-def refused(who: Identity, *, uses_tokens: bool = True, **facts: str) -> str:
+def refused(who: Caller, *, uses_tokens: bool = True, **facts: str) -> str:
     """An error page."""
     words = dict.fromkeys(("title", "sentence", "hint"), "x") | {"wanted": ""}
     return renderer(uses_tokens=uses_tokens).alone("error.html", who, **words | facts).text or ""
@@ -63,7 +70,7 @@ def test_texts_are_escaped() -> None:
 def test_the_menu_has_only_permitted_pages() -> None:
     """Only administrators have a link to the audit log; all links have the base path."""
     reader = refused(READER)
-    administrator = refused(Identity("", Role.ADMINISTER, "local"))
+    administrator = refused(caller("", Role.ADMINISTER, "local"))
 
     assert ("/admin/audit" in reader, "/admin/audit" in administrator) == (False, True)
     assert "This machine may administer." in administrator
@@ -72,7 +79,7 @@ def test_the_menu_has_only_permitted_pages() -> None:
 
 def test_signing_in_is_offered_if_there_are_tokens() -> None:
     """The link leads back to the requested page; users who have signed in do not see it."""
-    nobody = Identity("", Role.NONE, "nobody")
+    nobody = caller("", Role.NONE, "nobody")
     offered = "Sign in with a token"
 
     page = refused(nobody, wanted="/admin/topics?sort=name")
@@ -118,7 +125,7 @@ def page_request(path: str = "/topics", roles: Role = Role.READ, **query: str) -
     """A request to an nsqadmin below `/admin`."""
     services: Any = SimpleNamespace(url=lambda text: f"/admin{text}")
     nothing: Any = None
-    return PageRequest(services, Identity("ann", roles, "token"), path, {}, query, nothing)
+    return PageRequest(services, caller("ann", roles, "token"), path, {}, query, nothing)
 
 
 def test_links_keep_the_state_of_the_page() -> None:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sparq.nsqadmin.access import CONTENT_SECURITY_POLICY
+from sparq.nsqadmin.access import SECURE_HEADERS
 from tests.scenarios.admin_pages.cluster import Cluster
 from tests.scenarios.admin_pages.test_pages import PAGES
 from tests.support.servers import AdminServer
@@ -63,7 +63,7 @@ def test_html_has_no_inline_scripts_or_styles(cluster: Cluster, path: str) -> No
     handlers = [name for _, found in document.elements for name in found if name.startswith("on")]
 
     assert answer.status == 200
-    assert answer.headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY
+    assert answer.headers["Content-Security-Policy"] == SECURE_HEADERS["Content-Security-Policy"]
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert answer.headers["Cache-Control"] == "no-store"
     assert inline == styled == handlers == []

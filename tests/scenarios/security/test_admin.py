@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from sparq.nsqadmin.access import CONTENT_SECURITY_POLICY, Right, right_of
+from sparq.nsqadmin.access import SECURE_HEADERS, Right, right_of
 from sparq.nsqadmin.server import routes
 from tests.nsqadmin.access.cluster import Cluster, cluster
 from tests.scenarios.security.walk import body, cases, guarded, target
@@ -142,7 +142,7 @@ async def test_every_response_has_the_security_headers(tmp_path: Path) -> None:
             for headers in ({"Host": "evil.example"}, {"Accept": "text/html"}):
                 status, head = await daemons.head(method, path, headers)
                 assert "content-security-policy" in head, (method, path, headers, status)
-                assert CONTENT_SECURITY_POLICY == head["content-security-policy"]
+                assert SECURE_HEADERS["Content-Security-Policy"] == head["content-security-policy"]
                 assert "frame-ancestors 'none'" in head["content-security-policy"]
                 assert "nosniff" == head["x-content-type-options"]
                 assert "no-referrer" == head["referrer-policy"]

@@ -20,13 +20,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from sparq.daemon.access import tokens
-from sparq.daemon.access.audit import AuditEntry, AuditLog, Outcome
-from sparq.daemon.access.rules import EVERYTHING, UNLISTED, Grant, Role, Via, publishes, roles_for
+from sparq.daemon.access.audit import AuditLog, Outcome, entry_of
+from sparq.daemon.access.rules import EVERYTHING, UNLISTED, Caller, Role, publishes
 from sparq.daemon.access.tokens import Token, TokenFileError, Tokens
 from sparq.daemon.address import peer_text
 from sparq.program.lifecycle import StartError
@@ -54,34 +54,6 @@ logger = logging.getLogger(__name__)
 
 class RefusedError(Exception):
     """A request is refused; the text is one of `REASONS`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The sender of a request, or the client of a connection.
-
-    Attributes:
-        name: the token's name; empty without a valid token.
-        via: how the name is known.
-        grants: its rights.
-        reason: the reason for a refusal, if the grants are not enough.
-        remote: the client's address.
-        digest: the hash of its token; empty without one.
-        expires: when its token expires, in seconds since the epoch.
-    """
-
-    name: str
-    via: Via
-    grants: tuple[Grant, ...]
-    reason: str
-    remote: str = ""
-    user_agent: str = ""
-    digest: bytes = field(default=b"", repr=False)
-    expires: float = float("inf")
-
-    def may(self, role: Role, topic: str | None = "") -> bool:
-        """Whether it has a role for a topic; "": for all topics, None: for at least one."""
-        return role in roles_for(self.grants, topic)
 
 
 def build(rights: Rights, token: str, files: AccessOptions) -> Access | None:
@@ -252,7 +224,7 @@ class Access:
         reason = reason or caller.reason
         self.refused[reason] += 1
         if self._audit is not None:
-            entry = _entry(caller, action, "refused", detail or reason, facts)
+            entry = entry_of(caller, action, "refused", detail=detail or reason, **facts)
             self._audit.refused(entry, kind or action)
 
     async def note(self, route: Route, call: Call, code: str, *, is_refused: bool) -> None:
@@ -271,7 +243,8 @@ class Access:
         if is_refused:
             self.refuse(caller, action, kind="", reason=FORBIDDEN, detail=code, **facts)
             return
-        entry = _entry(caller, action, "failed" if code else "done", code, facts)
+        outcome: Outcome = "failed" if code else "done"
+        entry = entry_of(caller, action, outcome, detail=code, **facts)
         # The action is done: a disk that hangs delays the answer, but does not withhold it. The
         # write itself goes on (`AuditLog.record`).
         with contextlib.suppress(TimeoutError):
@@ -286,21 +259,6 @@ def _facts(call: Call) -> dict[str, Any]:
         "channel": call.named("channel"),
         "arguments": arguments,
     }
-
-
-def _entry(
-    caller: Caller, action: str, outcome: Outcome, detail: str, facts: Mapping[str, Any]
-) -> AuditEntry:
-    return AuditEntry(
-        caller.name,
-        caller.via,
-        caller.remote,
-        action,
-        outcome,
-        user_agent=caller.user_agent,
-        detail=detail,
-        **facts,
-    )
 
 
 def read(path: str, flag: str = "--token-file") -> Tokens | None:

@@ -39,7 +39,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any, Final, Literal, get_args
 
-from sparq.daemon.access.rules import Via
+from sparq.daemon.access.rules import Caller, Via
 from sparq.program.lifecycle import StartError
 
 Outcome = Literal["done", "partly", "failed", "refused"]
@@ -100,6 +100,13 @@ class AuditEntry:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     detail: str = ""
     time: str = ""
+
+
+def entry_of(caller: Caller, action: str, outcome: Outcome, **facts: Any) -> AuditEntry:
+    """Build an audit entry of a caller's action; `facts`: further fields of the entry."""
+    agent = caller.user_agent
+    told = (caller.name, caller.via, caller.remote, action, outcome)
+    return AuditEntry(*told, user_agent=agent, **facts)
 
 
 def to_line(entry: AuditEntry, now: float) -> bytes:

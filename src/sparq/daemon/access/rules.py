@@ -21,6 +21,7 @@ A test checks the tables against docs/access.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import Final, Literal, NamedTuple
 
@@ -124,6 +125,34 @@ def roles_for(grants: Iterable[Grant], topic: str | None) -> Role:
         if grant.topics == ALL or topic is None or (topic and fits(grant.topics, topic)):
             found |= grant.role
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The sender of a request, or the client of a connection.
+
+    Attributes:
+        name: the token's name; empty without a valid token.
+        via: how the name is known.
+        grants: its rights.
+        reason: the reason for a refusal, if the grants are not enough.
+        remote: the client's address.
+        digest: the hash of its token; empty without one.
+        expires: when its token expires, in seconds since the epoch.
+    """
+
+    name: str
+    via: Via
+    grants: tuple[Grant, ...]
+    reason: str
+    remote: str = ""
+    user_agent: str = ""
+    digest: bytes = field(default=b"", repr=False)
+    expires: float = float("inf")
+
+    def may(self, role: Role, topic: str | None = "") -> bool:
+        """Whether it has a role for a topic; "": for all topics, None: for at least one."""
+        return role in roles_for(self.grants, topic)
 
 
 ALL_TOPICS: Final = ""

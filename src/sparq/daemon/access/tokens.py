@@ -95,11 +95,6 @@ class Token:
     words: tuple[str, ...] = field(default=(), repr=False)
 
     @property
-    def roles(self) -> Role:
-        """The roles that it has for all topics."""
-        return rules.roles_for(self.grants, rules.ALL_TOPICS)
-
-    @property
     def id(self) -> str:
         """The beginning of the token's hash; `-` for `anybody`."""
         return self.digest.hex()[:ID_LENGTH] or NO_HASH

@@ -26,10 +26,10 @@ from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from sparq.daemon.access.rules import Role
+from sparq.daemon.access.rules import ADMINS_WORDS, Caller, Role
 from sparq.daemon.http import Call, HttpError, taken
-from sparq.nsqadmin import access, words
-from sparq.nsqadmin.access import ACTION_ROLES, Identity
+from sparq.nsqadmin import words
+from sparq.nsqadmin.access import ACTION_ROLES
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.watch.attention import channel_link, node_link, topic_link
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
@@ -69,7 +69,7 @@ class PageRequest:
     """
 
     services: Services
-    identity: Identity
+    caller: Caller
     path: str
     parameters: Mapping[str, str]
     query: Mapping[str, str]
@@ -89,7 +89,7 @@ class PageRequest:
             "may_publish": Role.PUBLISH,
             "may_copy": ACTION_ROLES["copy_message"],
         }
-        return {name: role in self.identity.roles for name, role in needed.items()}
+        return {name: self.caller.may(role) for name, role in needed.items()}
 
     def link(self, path: str, **query: object) -> str:
         """Build a link from an escaped path below the base path, and query parameters."""
@@ -170,7 +170,7 @@ class Renderer:
     def page(self, request: PageRequest, view: PageView, seen: str) -> str:
         """Render a whole page; `seen` is the mark of its live part."""
         here = quote(request.here().removeprefix(self.services.url("")), safe="")
-        facts = {**self._facts(request, view), **self._frame(request.identity, request)}
+        facts = {**self._facts(request, view), **self._frame(request.caller, request)}
         facts |= {"title": view.title, "is_live": view.is_live}
         facts["stream"] = self.services.url(f"/live?view={here}&seen={seen}")
         return environment().get_template(view.template).render(facts)
@@ -188,10 +188,10 @@ class Renderer:
         return html(environment().get_template(name).render({**self._common, **facts}), status)
 
     def alone(
-        self, name: str, identity: Identity, status: int = 200, /, **facts: object
+        self, name: str, caller: Caller, status: int = 200, /, **facts: object
     ) -> web.Response:
         """Answer with a page without figures of the cluster: an error or the sign-in form."""
-        return self.fragment(name, status, **self._frame(identity, None), is_live=False, **facts)
+        return self.fragment(name, status, **self._frame(caller, None), is_live=False, **facts)
 
     def _facts(self, request: PageRequest, view: PageView) -> dict[str, Any]:
         """The variables of every page, and those of its view."""
@@ -199,7 +199,7 @@ class Renderer:
         now = {"snapshot": request.snapshot, "here": request.here()}
         return {**self._common, **of, **now, **view.facts}
 
-    def _frame(self, identity: Identity, request: PageRequest | None) -> dict[str, Any]:
+    def _frame(self, caller: Caller, request: PageRequest | None) -> dict[str, Any]:
         """The variables of the menu and the account."""
         lacks_log = request and request.snapshot.nodes and not request.snapshot.has_log
         return {
@@ -210,11 +210,11 @@ class Renderer:
                     "is_here": request is not None and _is_here(entry, request),
                 }
                 for entry in MENU
-                if identity.may(entry.needs) and not (entry.needs_log and lacks_log)
+                if caller.may(entry.needs) and not (entry.needs_log and lacks_log)
             ],
-            "who": _user_text(identity),
-            "can_sign_in": self.services.access.uses_tokens and identity.via != "token",
-            "can_sign_out": identity.via == "token",
+            "who": _user_text(caller),
+            "can_sign_in": self.services.access.uses_tokens and caller.via != "token",
+            "can_sign_out": caller.via == "token",
         }
 
 
@@ -234,13 +234,14 @@ def _is_here(entry: MenuEntry, request: PageRequest) -> bool:
     return is_below or path == entry.path
 
 
-def _user_text(identity: Identity) -> str:
+def _user_text(caller: Caller) -> str:
     # The strongest role includes the weaker ones.
-    own = [word for word in access.words(identity.roles) if word not in ("bodies", "publish")]
-    bodies = ["read bodies"] if identity.may(Role.BODIES) else []
-    publish = ["publish"] if identity.may(Role.PUBLISH) else []
+    levels = ("read", "operate", "administer")
+    own = [word for word in levels if caller.may(ADMINS_WORDS[word])]
+    bodies = ["read bodies"] if caller.may(Role.BODIES) else []
+    publish = ["publish"] if caller.may(Role.PUBLISH) else []
     may = words.names([*own[-1:], *bodies, *publish]) or "see nothing"
-    name = "This machine" if identity.via == "local" else identity.name or "Everybody"
+    name = "This machine" if caller.via == "local" else caller.name or "Everybody"
     return f"{name} may {may}."
 
 

@@ -75,8 +75,8 @@ def routes(services: Services) -> list[Route]:
     async def sign_in(call: Call) -> web.Response:
         if not services.access.uses_tokens:
             raise HttpError(404, "NO_TOKENS")
-        identity, to = services.access.identify(call.request), call.query.get("to", "")
-        return renderer.alone("signin.html", identity, title="Sign in", to=to)
+        caller, to = services.access.decide(call.request), call.query.get("to", "")
+        return renderer.alone("signin.html", caller, title="Sign in", to=to)
 
     handlers: dict[str, forms.Handle] = {
         **{path: partial(forms.act, path) for path in forms.OFFERED},
@@ -106,7 +106,7 @@ def error(services: Services, request: web.BaseRequest, status: int, code: str) 
     title, sentence, hint = in_words(status, code)
     facts = {"title": title, "sentence": sentence, "hint": hint}
     facts["wanted"] = request.path_qs if request.method == "GET" else ""
-    return renderer.alone("error.html", services.access.identify(request), status, **facts)
+    return renderer.alone("error.html", services.access.decide(request), status, **facts)
 
 
 class Pages:
@@ -133,9 +133,9 @@ class Pages:
         if found is None:
             raise HttpError(404, "NOT_FOUND")
         services, route = self._services, found.methods["GET"]
-        identity = services.access.require(call.request, right_of("GET", route.path).role)
+        caller = services.access.require(call.request, right_of("GET", route.path).role)
         snapshot = await services.watch.current()
-        page_request = PageRequest(services, identity, path, found.parameters, query, snapshot)
+        page_request = PageRequest(services, caller, path, found.parameters, query, snapshot)
         return page_request, cast(Viewer, route.handler)
 
     async def open(self, call: Call) -> web.Response:
@@ -220,7 +220,7 @@ class Pages:
             return self._renderer.live(page_request, view)
 
         query = tuple(sorted(page_request.query.items()))
-        key = (page_request.path, query, int(page_request.identity.roles))
+        key = (page_request.path, query, page_request.caller.grants)
         # A task is kept, not its text: viewers who come while it renders wait for the same task.
         kept = self._kept.pop(key, None)
         if kept is None or kept[0] != page_request.snapshot.number:

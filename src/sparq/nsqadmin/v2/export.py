@@ -129,7 +129,7 @@ async def _messages(ask: ApiRequest) -> AsyncIterator[Chunk]:
         raise HttpError(400, "MISSING_ARG_TOPIC")
     if ask["what"] == "search":
         access.require(request, Role.BODIES)
-    bodies = access.identify(request).may(Role.BODIES)
+    bodies = access.decide(request).may(Role.BODIES)
     show = DisplayLimits(PAGE_ROWS, bodies, messages.SHOWN_BYTES_MAX, ask["nodes"])
     after: str | None = ""
     left = ask["max"]

@@ -445,7 +445,7 @@ def show_in(ask: ApiRequest) -> DisplayLimits:
         access.require(ask.call.request, Role.BODIES)
     elif bodies is None:
         # Not asked for: without the role, they are left out instead of refusing the request.
-        bodies = access.identify(ask.call.request).may(Role.BODIES)
+        bodies = access.decide(ask.call.request).may(Role.BODIES)
     return DisplayLimits(ask.arguments.get("limit", 1), bodies, ask["body_bytes"], ask["nodes"])
 
 
