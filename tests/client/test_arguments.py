@@ -9,7 +9,7 @@ import pytest
 from sparq.client import Batch, Message
 from sparq.client.arguments import parse_addresses, parse_nsqd, split_texts
 from sparq.client.producer import publish_deferred_command
-from sparq.protocol.address import Address, lookupd_url, parse_address
+from sparq.protocol.address import Address, parse_address
 from tests.client.scripted import consuming
 from tests.support.waiting import until
 
@@ -58,15 +58,6 @@ def test_an_nsqd_address_with_a_slash_is_a_unix_socket() -> None:
     assert parse_addresses("/a.sock, [::1]:1, /a.sock") == ["/a.sock", "[::1]:1"]
     with pytest.raises(ValueError, match="host:port"):
         parse_nsqd("run/nsqd.sock")
-
-
-def test_an_nsqlookupd_address_becomes_a_url() -> None:
-    """``host:port`` becomes an http URL; an http or https URL is unchanged; others raise."""
-    assert lookupd_url("[::1]:4161") == "http://[::1]:4161"
-    assert lookupd_url("https://x:1/lookup") == "https://x:1/lookup"
-    for text in ("ftp://x", "https://", "x", "/run/lookupd.sock"):
-        with pytest.raises(ValueError, match=r"not (an|the) address of"):
-            lookupd_url(text)
 
 
 USES: dict[str, Callable[[Message, Any], object]] = {

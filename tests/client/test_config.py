@@ -97,10 +97,8 @@ def test_limits_are_accepted_and_values_beyond_them_raise(name: str) -> None:
     ("options", "error", "text"),
     [
         ({"max_in_fligth": 3}, TypeError, "max_in_fligth"),
-        ({"max_in_flight": 2.5}, TypeError, "max_in_flight takes int"),
         ({"max_in_flight": True}, TypeError, "max_in_flight takes int"),
         ({"msg_timeout": "5s"}, TypeError, "msg_timeout takes float"),
-        ({"client_id": 7}, TypeError, "client_id takes str"),
         ({"backoff_strategy": "linear"}, ValueError, "backoff_strategy"),
         ({"heartbeat_interval": 61}, ValueError, "read_timeout"),
         ({"publish_timeout": float("nan")}, ValueError, "publish_timeout"),
