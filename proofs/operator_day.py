@@ -36,7 +36,7 @@ from proofs.operator_day_parts.leaver import PLACES as LEAVERS_PLACES
 from proofs.operator_day_parts.site import SecureNsqd, Site
 from proofs.operator_day_parts.watcher import Watcher
 from proofs.outcome import Outcome, Plan, progress
-from proofs.workload import NSQD, data_folder, is_drained, until, wait_until
+from proofs.workload import NSQD, RunningActors, data_folder, is_drained, until, wait_until
 
 PROMISES = ("P20",)
 CARELESS = "proofs.operator_day_parts.careless"
@@ -89,7 +89,7 @@ class Day:
     async def live(self) -> Findings:
         """Do all steps; return what they found."""
         await self._open()
-        async with self.crew, self.watcher:
+        async with self.crew, RunningActors(self.watcher):
             await self._consume()
             for steps in (
                 (self._poison, self._replay, self._intrude),

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from tests.support.servers import NsqdServer, spawn_nsqd
 
@@ -106,10 +107,17 @@ def is_drained(server: NsqdServer, topic: str, channels: Iterable[str]) -> bool:
     return all(figure and not any(figure[key] for key in waiting) for figure in figures)
 
 
+class Living(Protocol):
+    """What can work while a block runs."""
+
+    async def live(self) -> None:
+        """Work until it is cancelled, or has nothing more to do."""
+
+
 class RunningActors:
     """Actors that work while the block runs."""
 
-    def __init__(self, *actors: Actor) -> None:
+    def __init__(self, *actors: Living) -> None:
         self.actors = actors
         self.tasks: list[asyncio.Task[None]] = []
 

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 
 from proofs.operator_day_parts.book import Answer, Book, Kind, Place
 from proofs.operator_day_parts.site import CONSUMER, PUBLISHER, Site
-from proofs.workload import until
+from proofs.workload import RunningActors, until
 from sparq.client import Consumer, Message, Producer
 from sparq.client.errors import PublishError
 from sparq.protocol.errors import RemoteError
@@ -58,26 +58,23 @@ class Crew:
         )
         self._under_way: dict[str, int] = {}
         self._stack = AsyncExitStack()
-        self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Crew:
         await self._stack.enter_async_context(self.producer)
-        self._tasks = [asyncio.create_task(self._publish_on()) for _ in range(ACROSS)]
+        self._stack.push_async_callback(self._leave_all)
+        await self._stack.enter_async_context(RunningActors(*[self] * ACROSS))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        ended = await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(self.leave(place) for place in [*self.consumers]))
         await self._stack.aclose()
-        for each in ended:
-            if isinstance(each, Exception):
-                raise each
+
+    async def _leave_all(self) -> None:
+        await asyncio.gather(*(self.leave(place) for place in [*self.consumers]))
 
     # Publishing
 
-    async def _publish_on(self) -> None:
+    async def live(self) -> None:
+        """Publish to the topics of `traffic`, one message after another."""
         while True:
             if self.traffic:
                 topic = self.chance.choice(self.traffic)

@@ -179,7 +179,8 @@ class Intruders:
             changed = [
                 f"{before[key]} became {after[key]}" for key in after if before[key] != after[key]
             ]
-            what = f"{what}{' at nsqadmin' * (ask is not None)}: {'; '.join(changed)}"
+            shown = "; ".join(changed) or answer[:200].decode(errors="replace")
+            what = f"{what}{' at nsqadmin' * (ask is not None)}: {shown}"
         self.found.note_attempt(name, what, allowed=self._may(name, action), effect=effect)
         if effect and not action.shows:
             self.furnish()

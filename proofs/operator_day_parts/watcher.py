@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Self
 
 from proofs.operator_day_parts.site import Site
 
@@ -11,7 +10,7 @@ EVERY_SECONDS = 0.2
 
 
 class Watcher:
-    """Asks all daemons for their topics, as long as its block lasts.
+    """Asks all daemons for their topics.
 
     Attributes:
         gone: topics that a node no longer has, as (its TCP address, topic).
@@ -25,17 +24,8 @@ class Watcher:
         self.unlisted: set[str] = set()
         self.came_back: set[str] = set()
 
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._watch())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-        ended = await asyncio.gather(self._task, return_exceptions=True)
-        if isinstance(ended[0], Exception):
-            raise ended[0]
-
-    async def _watch(self) -> None:
+    async def live(self) -> None:
+        """Look again and again."""
         while True:
             await asyncio.to_thread(self._look)
             await asyncio.sleep(EVERY_SECONDS)
