@@ -11,7 +11,7 @@ import pytest
 
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.upstream import Upstream
-from tests.nsqd import daemon
+from tests.nsqadmin.nsqds import two_nsqds
 from tests.nsqd.daemon import Daemon
 
 
@@ -33,24 +33,7 @@ class Cluster:
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     """Two nsqds with the same node id, which is allowed, with topic `t` and channel `c`."""
     async with AsyncExitStack() as stack:
-        nsqds = []
-        for name in ("one", "two"):
-            folder = tmp_path / name
-            folder.mkdir()
-            nsqd = await daemon.start(folder, broadcast_address="127.0.0.1", id=5)
-            stack.push_async_callback(daemon.stop, nsqd)
-            await nsqd.post("/topic/create?topic=t")
-            await nsqd.post("/channel/create?topic=t&channel=c")
-            nsqds.append(nsqd)
+        nsqds = await stack.enter_async_context(two_nsqds(tmp_path, id=5))
         upstream = await stack.enter_async_context(Upstream())
         fleet = Fleet(upstream, nsqds=[f"127.0.0.1:{nsqd.http.port}" for nsqd in nsqds])
         yield Cluster(*nsqds, fleet)
-
-
-async def fill(cluster: Cluster, count: int, topic: str = "t") -> list[str]:
-    """Publish alternately at both nodes; return the bodies in publishing order."""
-    bodies = [f'{{"n": {number}}}' for number in range(count)]
-    for number, body in enumerate(bodies):
-        nsqd = (cluster.one, cluster.two)[number % 2]
-        await nsqd.post(f"/pub?topic={topic}", body.encode())
-    return bodies

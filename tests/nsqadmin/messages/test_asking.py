@@ -12,7 +12,8 @@ from sparq.nsqadmin.messages import (
     seek_preview,
 )
 from tests.nsqadmin.fake import FakeNode
-from tests.nsqadmin.messages.conftest import Cluster, fill
+from tests.nsqadmin.messages.conftest import Cluster
+from tests.nsqadmin.nsqds import fill
 
 
 async def test_go_nodes_are_listed_as_unable(cluster: Cluster) -> None:

@@ -19,7 +19,8 @@ from sparq.nsqadmin.messages import (
     whole_body,
 )
 from sparq.protocol.commands import rdy, sub
-from tests.nsqadmin.messages.conftest import Cluster, fill
+from tests.nsqadmin.messages.conftest import Cluster
+from tests.nsqadmin.nsqds import fill
 from tests.nsqd.daemon import Consumer
 
 

@@ -14,11 +14,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from sparq.daemon.access import tokens
 from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqadmin.server import Nsqadmin
 from tests.nsqadmin.fake import FakeNode
-from tests.nsqd import daemon
+from tests.nsqadmin.nsqds import two_nsqds, write_tokens
 from tests.nsqd.daemon import Daemon
 
 FILE = '[[policies]]\ntopic = "t*"\nmax_channel_lag_bytes = 5000000\n'
@@ -74,23 +73,15 @@ def words(text: str) -> str:
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     async with AsyncExitStack() as stack:
-        nsqds = []
-        for name in ("one", "two"):
-            folder = tmp_path / name
-            folder.mkdir()
-            file = tmp_path / f"{name}.toml"
-            file.write_text(FILE)
-            nsqd = await daemon.start(folder, broadcast_address="127.0.0.1", policies=str(file))
-            stack.push_async_callback(daemon.stop, nsqd)
-            await nsqd.post("/topic/create?topic=t")
+        file = tmp_path / "policies.toml"
+        file.write_text(FILE)
+        nsqds = await stack.enter_async_context(two_nsqds(tmp_path, policies=str(file)))
+        for nsqd in nsqds:
             await nsqd.post("/topic/create?topic=free")
-            await nsqd.post("/channel/create?topic=t&channel=c")
-            nsqds.append(nsqd)
         fake = await stack.enter_async_context(FakeNode())
         fake.missing = {"/policies"}
         roles = {"ann": "administer,bodies,publish", "op": "operate", "eve": "read"}
-        made = {name: tokens.make(name, role) for name, role in roles.items()}
-        (tmp_path / "tokens").write_text("\n".join(line for _, line in made.values()))
+        tokens = write_tokens(tmp_path / "tokens", roles)
         options = NsqadminOptions(
             http_address="127.0.0.1:0",
             nsqd_http_addresses=(*(f"127.0.0.1:{n.http.port}" for n in nsqds), fake.http),
@@ -100,5 +91,4 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         await admin.start()
         stack.push_async_callback(admin.stop)
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        shown = {name: token for name, (token, _) in made.items()}
-        yield Site(admin, (nsqds[0], nsqds[1]), fake, session, shown)
+        yield Site(admin, nsqds, fake, session, tokens)

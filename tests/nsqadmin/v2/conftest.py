@@ -16,10 +16,9 @@ import jsonschema
 import pytest
 from referencing import Registry, Resource
 
-from sparq.daemon.access import tokens
 from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqadmin.server import Nsqadmin
-from tests.nsqd import daemon
+from tests.nsqadmin.nsqds import two_nsqds, write_tokens
 from tests.nsqd.daemon import Daemon
 
 
@@ -100,19 +99,10 @@ class Api:
 async def api(tmp_path: Path) -> AsyncIterator[Api]:
     """nsqadmin below `/admin`, with a token for each role."""
     async with AsyncExitStack() as stack:
-        nsqds = []
-        for name in ("one", "two"):
-            folder = tmp_path / name
-            folder.mkdir()
-            nsqd = await daemon.start(folder, broadcast_address="127.0.0.1")
-            stack.push_async_callback(daemon.stop, nsqd)
-            await nsqd.post("/topic/create?topic=t")
-            await nsqd.post("/channel/create?topic=t&channel=c")
-            nsqds.append(nsqd)
+        nsqds = await stack.enter_async_context(two_nsqds(tmp_path))
         roles = {"all": "administer,bodies,publish", "operate": "operate", "read": "read"}
         roles |= {"publish": "publish"}
-        made = {name: tokens.make(name, role) for name, role in roles.items()}
-        (tmp_path / "tokens").write_text("\n".join(line for _, line in made.values()))
+        tokens = write_tokens(tmp_path / "tokens", roles)
         options = NsqadminOptions(
             http_address="127.0.0.1:0",
             nsqd_http_addresses=tuple(f"127.0.0.1:{nsqd.http.port}" for nsqd in nsqds),
@@ -124,18 +114,10 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
         await admin.start()
         stack.push_async_callback(admin.stop)
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        api = Api(admin, *nsqds, session, {name: token for name, (token, _) in made.items()})
+        api = Api(admin, *nsqds, session, tokens)
         _, document, _ = await api.send("GET", "/openapi.json", token="")
         api.document = json.loads(document)
         yield api
-
-
-async def fill(api: Api, count: int = 6, topic: str = "t") -> list[str]:
-    """Publish alternately at both nodes; return the bodies."""
-    bodies = [f'{{"n": {number}}}' for number in range(count)]
-    for number, body in enumerate(bodies):
-        await (api.one, api.two)[number % 2].post(f"/pub?topic={topic}", body.encode())
-    return bodies
 
 
 async def snapshot_where(api: Api, path: str, condition: Any, **query: Any) -> Any:

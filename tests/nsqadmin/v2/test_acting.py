@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.nsqadmin.v2.conftest import Api, fill, snapshot_where
+from tests.nsqadmin.nsqds import fill
+from tests.nsqadmin.v2.conftest import Api, snapshot_where
 
 ORDERS: list[tuple[str, Any, int, str]] = [
     ("/actions", [], 400, "INVALID_BODY"),

@@ -10,7 +10,8 @@ import pytest
 
 from sparq.nsqadmin.v2.export import csv_lines, harmless, incomplete, json_lines
 from tests.nsqadmin.fake import FakeNode
-from tests.nsqadmin.v2.conftest import Api, fill, snapshot_where
+from tests.nsqadmin.nsqds import fill
+from tests.nsqadmin.v2.conftest import Api, snapshot_where
 
 
 async def csv_of(api: Api, **query: object) -> list[dict[str, str]]:

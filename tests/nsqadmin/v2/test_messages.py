@@ -14,7 +14,8 @@ from sparq.nsqadmin import messages as peek
 from sparq.nsqadmin.messages import SearchPage
 from sparq.nsqadmin.v2 import routes as messages
 from sparq.protocol.dead_letters import DeadLetterHistory
-from tests.nsqadmin.v2.conftest import Api, fill
+from tests.nsqadmin.nsqds import fill
+from tests.nsqadmin.v2.conftest import Api
 from tests.support.waiting import stays, until
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from sparq.protocol.commands import rdy, sub
-from tests.nsqadmin.v2.conftest import Api, fill, snapshot_where
+from tests.nsqadmin.nsqds import fill
+from tests.nsqadmin.v2.conftest import Api, snapshot_where
 from tests.nsqd.daemon import Consumer
 
 
