@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sparq.broker.draining import BY_MAX, NONE, Drain, Draining, decode, encode
-from sparq.protocol.errors import RemoteError
+from sparq.protocol import commands
+from sparq.protocol.errors import DRAINING, TOPIC_DRAINING, RemoteError
 from sparq.testing import Fault
 from tests.broker.harness import BEGIN_WALL_NS, BrokerHarness, Ticket
 
@@ -77,3 +78,25 @@ def test_an_acknowledged_end_of_a_drain_survives_a_power_cut() -> None:
     for seed in range(20):
         again = BrokerHarness(harness.disk.crash(seed))
         assert not again.broker.drains.is_on
+
+
+def test_changes_at_the_same_time_are_applied_one_after_another() -> None:
+    """Each change is applied to the result of the one before, and each is answered once."""
+    harness = BrokerHarness()
+    first, second = Ticket(), Ticket()
+    node = Drain(BEGIN_WALL_NS, "me")
+    drains = harness.broker.drains
+    drains.change(lambda now: Draining(node, now.topics), first)
+    drains.change(lambda now: Draining(now.node, {"t": DRAINS.topics["t"]}), second)
+
+    harness.turn()
+
+    assert [None] == first.answers == second.answers
+    assert Draining(node, DRAINS.topics) == drains.now
+    assert (DRAINING, DRAINING) == (drains.refusal("t"), drains.refusal("u"))
+    assert change(harness, Draining(None, DRAINS.topics)) is None
+    assert (TOPIC_DRAINING, "") == (drains.refusal("t"), drains.refusal("u"))
+    producer = harness.connect()
+    producer.say(commands.pub("t", b"x") + commands.pub("u", b"x"))
+    assert [f"E_PUB_FAILED PUB failed {TOPIC_DRAINING}".encode(), b"OK"] == producer.answers()
+    assert 1 == drains.refused_count

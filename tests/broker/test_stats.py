@@ -17,3 +17,21 @@ def test_a_client_that_published_is_a_producer(harness: BrokerHarness) -> None:
     assert counts is not None
     assert [(c.topic, c.count) for c in counts] == [("a", 2), ("b", 1)]
     assert harness.topic("a").message_bytes == 2
+
+
+def test_topics_and_channels_are_selected_by_name(harness: BrokerHarness) -> None:
+    """Without a name all are selected, by name; a name that does not exist selects none."""
+    harness.consumer("b", "two")
+    harness.consumer("b", "one")
+    harness.publish("a", b"1")
+    broker = harness.broker
+
+    def names(topic: str | None) -> list[str] | None:
+        found = stats.selected(broker, topic)
+        return None if found is None else [one.name for one in found]
+
+    b = broker.topics["b"]
+    assert [["a", "b"], ["a"], None] == [names(each) for each in (None, "a", "c")]
+    assert ["one", "two"] == [one.name for one in stats.channels_of(b, None)]
+    assert ["two"] == [one.name for one in stats.channels_of(b, "two")]
+    assert not stats.channels_of(b, "three")

@@ -84,6 +84,56 @@ def test_every_failure_is_a_disk_error(disk: RealDisk, tmp_path: Path) -> None:
         disk.make_directory(f"{tmp_path}/file/x")
 
 
+def test_operations_on_a_closed_file_raise_disk_error(disk: RealDisk, tmp_path: Path) -> None:
+    """A closed file refuses each operation by name; a write that was not undone says so."""
+    file = disk.create(f"{tmp_path}/x")
+    file.close()
+    calls = [
+        ("write", lambda: file.append([b"x"], 0)),
+        ("read", lambda: file.pread(1, 0)),
+        ("sync", file.sync),
+        ("truncate", lambda: file.truncate(0)),
+        ("reserve", lambda: file.reserve(8)),
+        ("stat", file.size),
+    ]
+    for operation, call in calls:
+        with pytest.raises(DiskError, match=f"{operation} .*: bad file descriptor") as caught:
+            call()
+        assert caught.value.restored == (operation != "write")
+
+
+def test_a_locked_folder_that_moves_is_used_and_reported(disk: RealDisk, tmp_path: Path) -> None:
+    """Its files are found through the lock wherever it is, but it is no longer in its place."""
+    place, elsewhere, beside = tmp_path / "data", tmp_path / "elsewhere", tmp_path / "data-2"
+    place.mkdir()
+    held = disk.lock(str(place))
+    disk.keep_to(held)
+    disk.check_place(str(place))
+    disk.check_place(str(beside))
+    place.rename(elsewhere)
+    beside.mkdir()
+
+    disk.make_directory(f"{place}/topics")
+    disk.make_directory(f"{place}/topics")
+    disk.create(f"{place}/topics/x").close()
+    disk.create(f"{beside}/y").close()
+
+    assert ["topics"] == disk.listdir(str(place))
+    assert (elsewhere / "topics" / "x").exists()
+    assert (beside / "y").exists()
+    with pytest.raises(DiskError, match=r"mkdir .*: file exists"):
+        disk.make_directory(f"{place}/topics/x")
+    with pytest.raises(DiskError, match=r"find .*: the data path was moved, deleted or replaced"):
+        disk.check_place(str(place))
+    held.close()
+
+
+def test_freed_space_is_awaited_without_an_error(disk: RealDisk, tmp_path: Path) -> None:
+    """`settle` waits for the file system of a folder; a folder that is gone costs nothing."""
+    disk.settle(str(tmp_path))
+    disk.settle(f"{tmp_path}/missing")
+
+
 def test_links_are_not_followed(disk: RealDisk, tmp_path: Path) -> None:
     """Opening a symbolic link fails: no file outside the data path is changed."""
     (tmp_path / "target").write_text("x")

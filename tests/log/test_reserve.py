@@ -238,3 +238,38 @@ def test_a_quotas_step_that_could_not_be_deleted_is_replaced() -> None:
 
     assert len(disk.data("/data/reserve")) == reserve.held_bytes == RESERVE_BYTES
     assert disk.paths() == ["/data/reserve"]
+
+
+def test_space_that_the_disk_frees_late_is_found() -> None:
+    """While space is missing, every few checks wait for what the file system has yet to free."""
+    disk = small_disk(8 << 20)
+    reserve = Reserve.open(disk, "/data")
+    filler = disk.create("/data/filler")
+    filler.append([bytes(disk.free_bytes("/data"))], 0)
+    settled: list[str] = []
+
+    def settle(path: str) -> None:
+        settled.append(path)
+        filler.truncate(0)
+
+    disk.settle = settle  # type: ignore[method-assign]
+    checks = [reserve.check_space(1 << 20)]
+    while not settled:
+        checks.append(reserve.check_space(1 << 20))
+
+    assert [False] * (len(checks) - 1) + [True] == checks
+    assert len(checks) > 1
+
+
+def test_a_moved_data_path_gives_logs_no_space() -> None:
+    """Logs are refused, with the reason, until the folder is back in its place."""
+    disk = small_disk(8 << 20)
+    reserve = Reserve.open(disk, "/data")
+
+    disk.rename("/data", "/elsewhere")
+    reserve.check_place()
+    with pytest.raises(DiskError, match="find /data"):
+        reserve.refuse_if_blocked()
+    disk.rename("/elsewhere", "/data")
+    reserve.check_place()
+    reserve.refuse_if_blocked()

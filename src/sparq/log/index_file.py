@@ -85,18 +85,6 @@ def encode(rows: Rows, dues: Dues, first_time_ns: int, offset: int, salt: int) -
     return encode_block(head + rows.astype("<i8").tobytes() + times.tobytes(), offset, salt)
 
 
-def _decode(payload: memoryview) -> tuple[Rows, Dues, int] | None:
-    if len(payload) < _PAYLOAD.size:
-        return None
-    count, due_count, first_time_ns = _PAYLOAD.unpack_from(payload)
-    if len(payload) != _PAYLOAD.size + 8 * COLUMNS * count + 16 * due_count:
-        return None
-    numbers = np.frombuffer(payload, "<i8", offset=_PAYLOAD.size)
-    rows = numbers[: COLUMNS * count].reshape(COLUMNS, count).astype(np.int64)
-    indexes, times = numbers[COLUMNS * count :].reshape(2, due_count).tolist()
-    return rows, list(zip(indexes, times, strict=True)), first_time_ns
-
-
 def read(disk: Disk, segment: Segment, size: int, limit: int) -> IndexContents | None:
     """Read a segment's index file; None: it is missing or cannot be trusted.
 
