@@ -56,6 +56,16 @@ def test_max_in_flight_is_shared_evenly_and_completely() -> None:
     assert [window.ready for window in windows[1:]] == [5, 5]
 
 
+def test_rdy_is_sent_only_when_it_changes() -> None:
+    """``plan`` and ``rotate`` send no RDY that has not changed."""
+    wire = Wire(10)
+    wire.add()
+    wire.distributor.plan(1)
+    wire.distributor.rotate(2)
+
+    assert [count for _, count in wire.sent] == [10]
+
+
 def test_rdy_above_one_connections_limit_goes_to_the_others() -> None:
     """RDY above a connection's max_rdy_count is shared equally among the others."""
     wire = Wire(1000)
