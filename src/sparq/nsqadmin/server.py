@@ -1,7 +1,7 @@
 """The nsqadmin daemon: creates its parts, serves HTTP, and starts, reloads and stops.
 
-1. A route is served only if it has a row in the table of rights (`access.RIGHTS`). The row's role is
-   checked before the handler runs. If a route has no row, nsqadmin does not start.
+1. A route is served only if it has a row in the table of rights (`access.RIGHTS`). The row's role
+   is checked before the handler runs. If a route has no row, nsqadmin does not start.
 2. It stores nothing that it needs: after a restart it uses what the daemons report, and its audit
    log.
 3. SIGHUP reloads the nsqlookupds, the rights and tokens, and the log level.

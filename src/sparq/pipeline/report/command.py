@@ -67,11 +67,8 @@ def _report(given: ReportOptions) -> int:
     if not figures["clicks"]:
         raise Mistake(f"--data={given.data}: there are no clicks of this period")
     run = read_json(folder / "report.json")
-    made = (
-        Path(given.output)
-        if given.output
-        else (folder if folder.is_dir() else Path()) / "report.html"
-    )
+    beside = folder if folder.is_dir() else Path()
+    made = Path(given.output or beside / "report.html")
     page = page_of(run.get("source", given.data), figures, run)
     made.write_text(page, encoding="utf-8")
     sys.stdout.write(f"{made}\n")
