@@ -240,7 +240,7 @@ def test_a_quotas_step_that_could_not_be_deleted_is_replaced() -> None:
     assert disk.paths() == ["/data/reserve"]
 
 
-def test_space_that_the_disk_frees_late_is_found() -> None:
+def test_space_that_the_disk_frees_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """While space is missing, every few checks wait for what the file system has yet to free."""
     disk = small_disk(8 << 20)
     reserve = Reserve.open(disk, "/data")
@@ -252,7 +252,7 @@ def test_space_that_the_disk_frees_late_is_found() -> None:
         settled.append(path)
         filler.truncate(0)
 
-    disk.settle = settle  # type: ignore[method-assign]
+    monkeypatch.setattr(disk, "settle", settle)
     checks = [reserve.check_space(1 << 20)]
     while not settled:
         checks.append(reserve.check_space(1 << 20))
