@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+import uvloop
 
 from sparq.tools.commands import ConsumeOptions, ToolError, UsageError
 from sparq.tools.common import STOPPING, check_sources, client_config, run
@@ -49,6 +51,22 @@ def test_either_nsqds_or_nsqlookupds_are_required() -> None:
         check_sources(ConsumeOptions(**nsqd, **lookupd))
     check_sources(ConsumeOptions(**nsqd))
     check_sources(ConsumeOptions(**lookupd))
+
+
+def test_a_loop_that_is_still_busy_keeps_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvloop's loop may refuse to close, as after an answer over TLS: the work is done."""
+
+    class Busy(uvloop.Loop):
+        def close(self) -> None:
+            super().close()
+            raise OSError(errno.EBUSY, "Device or resource busy")
+
+    async def work(_stop: asyncio.Event) -> int:
+        return 7
+
+    monkeypatch.setattr(uvloop, "new_event_loop", Busy)
+
+    assert 7 == run("tool", work)
 
 
 @pytest.mark.parametrize("error", [ToolError("no more"), UsageError("no more")])

@@ -26,7 +26,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import uvloop
@@ -319,12 +319,17 @@ def run(program: str, work: Work, signals: Sequence[signal.Signals] = STOPPING) 
         except OSError:
             os.open(os.devnull, mode)
     set_up(f"[{program}] ", logging.WARNING)
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     try:
-        return uvloop.run(_until_signal(work, signals))
+        return runner.run(_until_signal(work, signals))
     except (ToolError, UsageError) as error:
         sys.stderr.write(f"{program}: {error}\n")
     except BrokenPipeError:
         pass
+    finally:
+        # uvloop refuses (EBUSY) while a TLS connection is still being closed. The work is done.
+        with suppress(OSError):
+            runner.close()
     return 1
 
 
