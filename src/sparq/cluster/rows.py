@@ -573,9 +573,12 @@ def in_order(
     get: Any = attrgetter(name)
     known = [row for row in every if get(row) is not None]
     unknown = [row for row in every if get(row) is None] if len(known) < len(every) else []
-    key = get
-    if known and isinstance(get(known[0]), tuple):
-        key = lambda row: len(get(row))  # noqa: E731 # a column of lists is sorted by their length
-    elif name == "state" and known and get(known[0]) in STATES:
-        key = lambda row: STATES.index(row.state)  # noqa: E731 # worse states come later
-    return sorted(known, key=key, reverse=sort != name) + unknown
+    first = get(known[0]) if known else None
+    descends = sort != name
+    if isinstance(first, tuple):  # a column of lists is sorted by their length
+        known.sort(key=lambda row: len(get(row)), reverse=descends)
+    elif name == "state" and first in STATES:  # worse states come later
+        known.sort(key=lambda row: STATES.index(row.state), reverse=descends)
+    else:
+        known.sort(key=get, reverse=descends)
+    return known + unknown
