@@ -22,9 +22,9 @@ LEAKED_BYTES, LEAKED_FILES = 2 << 20, 16
 def late_commit() -> Patches:
     """Send every OK before its write: a disk thread reports a commit before it runs it."""
     from sparq.log.task import TaskKind
-    from sparq.nsqd import disk_threads
+    from sparq.nsqd import turns
 
-    class LateWorker(disk_threads.Worker):
+    class LateWorker(turns.Worker):
         def _work(self) -> None:
             while (entry := self._queue.get()) is not None:
                 number, topic_task = entry
@@ -37,8 +37,8 @@ def late_commit() -> Patches:
                     self._report(number, topic_task)
 
     # In the event loop, a commit would be done before its OK.
-    never = (disk_threads.DiskThreads, "may_run_inline", lambda *_: False)
-    return (disk_threads, "Worker", LateWorker), never
+    never = (turns.DiskThreads, "may_run_inline", lambda *_: False)
+    return (turns, "Worker", LateWorker), never
 
 
 def late_finish() -> Patches:
@@ -134,10 +134,13 @@ def delivered_is_done() -> Patches:
 
 def wall_timeouts() -> Patches:
     """Read the wall clock for timeouts, too."""
-    from sparq.nsqd import disk_threads
+    from sparq.nsqd import tcp, turns
     from sparq.protocol.instant import Instant
 
-    return ((disk_threads, "instant", lambda: Instant(now := time.time_ns(), now)),)
+    def wall() -> Instant:
+        return Instant(now := time.time_ns(), now)
+
+    return (turns, "instant", wall), (tcp, "instant", wall)
 
 
 def late_timers() -> Patches:

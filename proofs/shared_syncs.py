@@ -8,15 +8,13 @@ import sys
 
 from sparq.broker.turn import TopicTask
 from sparq.log import journal
-from sparq.nsqd import disk_threads
+from sparq.nsqd import turns
 from sparq.nsqd.main import main
 
 JOURNAL_BYTES = 150_000
 
 
-def never_inline(
-    _runner: disk_threads.DiskThreads, _tasks: list[TopicTask], _backlog_bytes: int
-) -> bool:
+def never_inline(_runner: turns.DiskThreads, _tasks: list[TopicTask], _backlog_bytes: int) -> bool:
     """Never run a commit in the event loop: such a commit shares its sync with no other."""
     return False
 
@@ -24,5 +22,5 @@ def never_inline(
 if __name__ == "__main__":
     setattr(journal, "SHARE_MIN", 1)  # noqa: B010 - a replacement, which types do not allow
     setattr(journal, "FILE_BYTES", JOURNAL_BYTES)  # noqa: B010 - the same
-    setattr(disk_threads.DiskThreads, "may_run_inline", never_inline)  # noqa: B010 - the same
+    setattr(turns.DiskThreads, "may_run_inline", never_inline)  # noqa: B010 - the same
     sys.exit(main())

@@ -1,6 +1,6 @@
 """One simulated run: a broker on a memory disk, its threads, its clients, and the faults.
 
-The broker is driven as nsqd drives it (`nsqd/server.py`, `nsqd/disk_threads.py`): a turn after each
+The broker is driven as nsqd drives it (`nsqd/turns.py`): a turn after each
 group of events; disk tasks on one thread for commits, two for reads and one for housekeeping; the
 event loop takes over results in any order between threads. Here a thread is a queue, and whether it
 makes progress is random.

@@ -13,7 +13,7 @@ from sparq.broker.turn import TopicTask
 from sparq.log.disk import DiskError
 from sparq.log.journal import Journal
 from sparq.log.task import TaskKind
-from sparq.nsqd.disk_threads import DiskThreads
+from sparq.nsqd.turns import DiskThreads
 from sparq.testing import MemoryDisk
 from tests.support.waiting import let_all_run, until
 

@@ -62,7 +62,6 @@ class FakeNsqd:
         own["broadcast_address"] = "127.0.0.1"
         self.options = changed(NsqdOptions(), **own, **changes)
         self.broker = FakeBroker()
-        self.runner = SimpleNamespace(now=instant)
         self.tcp_port, self.http_port = 4150, 4151
         # A real nsqd would start the topic in the turn that is scheduled.
         self.turns = SimpleNamespace(on_changes=lambda: None, schedule=lambda: None)

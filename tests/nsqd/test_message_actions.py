@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sparq.nsqd.turns import instant
 from sparq.protocol.commands import attach, fin, rdy, req, sub
 from sparq.protocol.dead_letters import DeadLetterHistory
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
@@ -178,9 +179,9 @@ async def test_a_dead_letter_claimed_by_another_redrive_is_refused(nsqd: Daemon)
     await nsqd.post("/pub?topic=t.dead", b"x")
     await nsqd.post("/channel/create?topic=t.dead&channel=c")
     (one,) = await ids(nsqd, "t.dead")
-    broker, runner = nsqd.nsqd.broker, nsqd.nsqd.runner
+    broker = nsqd.nsqd.broker
     indexes = np.array([broker.topics["t.dead"].stream.log.first_index], np.int64)
-    assert {} == broker.claim("t.dead", "c", indexes, runner.now())
+    assert {} == broker.claim("t.dead", "c", indexes, instant())
     answer = json.loads(await nsqd.post(f"/message/redrive?topic=t.dead&channel=c&id={one}"))
     assert answer["refused"] == [{"id": one, "why": "it is in flight"}]
     found = await nsqd.channel("t.dead", "c")

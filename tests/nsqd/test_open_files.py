@@ -67,10 +67,10 @@ def test_open_files_stay_within_the_limit(tmp_path: Path) -> None:
         file.truncate(1)
         file.reserve(2)
     assert [2] * 20 == [file.size() for file in files]
-    assert 3 == len(disk.files._by_use) == open_count() - before
+    assert 3 == len(disk._by_use) == open_count() - before
     for file in files:
         file.close()
-    assert 0 == len(disk.files._by_use) == open_count() - before
+    assert 0 == len(disk._by_use) == open_count() - before
 
 
 def test_recently_used_files_stay_open(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_recently_used_files_stay_open(tmp_path: Path) -> None:
         other.sync()
 
     assert busy.opened is opened
-    assert 2 == len(disk.files._by_use)
+    assert 2 == len(disk._by_use)
 
 
 def test_synced_files_are_closed_before_unsynced_ones(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def use_files_with_two_descriptors(folder: Path) -> None:
     disk.sync_directory(str(folder))
 
     assert ["0", "1", "2", "3"] == disk.listdir(str(folder))
-    assert 2 >= len(disk.files._by_use)
+    assert 2 >= len(disk._by_use)
 
 
 def test_without_files_to_close_the_systems_error_is_raised(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_threads_share_few_files(tmp_path: Path) -> None:
 
     assert [] == wrong
     assert [600] * 6 == [file.size() for file in files]
-    assert 2 == len(disk.files._by_use)
+    assert 2 == len(disk._by_use)
 
 
 def test_files_closed_before_a_file_system_sync_are_not_synced(
@@ -292,7 +292,7 @@ def test_after_a_failed_sync_of_the_file_system_each_file_is_synced(
 ) -> None:
     """The error is raised; the next sync of each file, open or closed, syncs that file."""
     disk = CachingDisk(2)
-    file_system = CachedFileSystem(disk.files, FailingFileSystem())
+    file_system = CachedFileSystem(disk, FailingFileSystem())
     synced: list[int] = []
     monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(os.fstat(fd).st_ino))
     files = create_files(disk, tmp_path, 4)

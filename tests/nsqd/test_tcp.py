@@ -30,14 +30,14 @@ async def test_other_clients_are_served_between_one_clients_commands(tmp_path: P
     busy = await Consumer.identified(daemon)
     other = await Consumer.identified(daemon)
     turns = 0
-    take_turn = daemon.nsqd.turns.take
+    take_turn = daemon.nsqd.turns.run_turn
 
     def counted() -> None:
         nonlocal turns
         turns += 1
         take_turn()
 
-    daemon.nsqd.turns.take = counted  # type: ignore[method-assign]  # counts the turns
+    daemon.nsqd.turns.run_turn = counted  # type: ignore[method-assign]  # counts the turns
     busy.send(nop() * (10 * COMMANDS_PER_TURN) + pub("t", b"last"))
     other.send(pub("t", b"first"))
 

@@ -5,6 +5,7 @@ The tests count the polls of a scripted loop with a manual clock.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -59,7 +60,7 @@ def loop() -> ManualLoop:
 def loop_turns(loop: ManualLoop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
     """The turns of an empty broker in the scripted loop."""
     now = Instant(10**18, loop.now_ns)
-    clock = SimpleNamespace(monotonic_ns=lambda: loop.now_ns)
+    clock = SimpleNamespace(**{**vars(time), "monotonic_ns": lambda: loop.now_ns})
     monkeypatch.setattr(turns, "time", clock)
     broker = Broker(BrokerOptions(), MemoryDisk(), "/data", now)
     made = Turns(broker, loop)  # type: ignore[arg-type] # see Loop

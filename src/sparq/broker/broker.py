@@ -759,7 +759,10 @@ class Broker:
         return published
 
     def tick(self, now: Instant) -> int | None:
-        """Run what is due; returns the time (mono ns) of the next call, None: nothing waits."""
+        """Run what is due; returns the time (mono ns) of the next call, None: nothing waits.
+
+        Commands may make something due earlier than that: see `Turn.due_ns`.
+        """
         for name, _ in self.turn.due_topics.pop_due(now.mono_ns):
             if name in self.topics:  # not if it is being deleted
                 self.topics[name].on_time(now)
@@ -772,17 +775,11 @@ class Broker:
                 if topic.scope.is_limited:
                     self.notes += limit_notes(topic, now)
             self._topics.maintain(now)
-        next_ns = self.next_due_ns()
+        self.turn.due_ns = self.turn.due_topics.next_due_ns()
+        next_ns = min(self.turn.due_ns, self._checkpoints.due_ns)
         if self.topics or self._topics.has_work:
             next_ns = min(next_ns, self._next_trim_ns())
         return None if next_ns == NEVER else next_ns
-
-    def next_due_ns(self) -> int:
-        """When (mono ns) `tick` next has something to do; NEVER: nothing is due.
-
-        Commands may make this earlier than the time that `tick` returned.
-        """
-        return min(self.turn.due_topics.next_due_ns(), self._checkpoints.due_ns)
 
     def _next_trim_ns(self) -> int:
         every_ns = SHORT_TRIM_NS if self._topics.is_short else TRIM_EVERY_NS

@@ -133,6 +133,7 @@ class Topic:
         if at_ns < self.due_ns:
             self.due_ns = at_ns
             self.turn.due_topics.add(self.name, at_ns)
+            self.turn.due_ns = min(self.turn.due_ns, at_ns)
 
     def submit(self, task: Task, then: Callable[[Instant], None]) -> None:
         """Hand out a task at the end of the turn; `then` takes its results over."""

@@ -22,6 +22,7 @@ import numpy as np
 from sparq.broker.dead_letters import DeadLetterBatch
 from sparq.broker.health import Health
 from sparq.broker.latency import Histogram
+from sparq.broker.options import NEVER
 from sparq.broker.session import V2Session
 from sparq.broker.waiting import DueTimes
 from sparq.log.task import Task
@@ -73,6 +74,7 @@ class Turn(Generic[T]):
         waited: how long messages waited from publish to first delivery.
         due_topics: names of topics, with the time (mono ns) at which something in each is due: a
             lower bound. A call that is too early is harmless, one that is too late is not.
+        due_ns: a lower bound of these times, which `Broker.tick` raises again.
         random: chooses the messages for sampling consumers; repeatable with a seed.
     """
 
@@ -90,6 +92,7 @@ class Turn(Generic[T]):
         self.health = Health()
         self.waited = Histogram()
         self.due_topics: DueTimes[str] = DueTimes()
+        self.due_ns = NEVER
         self.random = np.random.default_rng(seed)
 
     @property

@@ -38,6 +38,7 @@ from sparq.daemon.access.access import EXPIRED, FORBIDDEN
 from sparq.daemon.access.rules import PERMISSIONS, Role
 from sparq.daemon.options import public
 from sparq.nsqd.options import http_timeouts
+from sparq.nsqd.turns import instant
 from sparq.options.units import SECOND
 from sparq.program.lifecycle import StartError
 from sparq.protocol import commands
@@ -297,7 +298,7 @@ class Admission:
         # A token without an expiry has infinity here, which `int` refuses.
         left_seconds = min(caller.expires - access.now(), FOREVER_SECONDS)
         found = Permissions(caller.name, "", int(left_seconds * SECOND), entries)
-        found.begin(self._turns.runner.now().mono_ns)
+        found.begin(instant().mono_ns)
         return found
 
     def _refuse(self, code: str, action: str, topic: str = "", channel: str = "") -> None:
@@ -335,7 +336,7 @@ class Admission:
         else:
             session.permissions = known
             self._note(known, command)
-            broker.execute(session, command, self._turns.runner.now())
+            broker.execute(session, command, instant())
         self._task = None
         # After the reset: `go_on` executes the next commands, and one of them may have to wait,
         # too.
@@ -362,7 +363,7 @@ class Admission:
             if self._authenticator.has_authds:
                 logger.error("PROTOCOL(V2): [%s] AUTH failed %s", address, error)
             return None
-        found.begin(self._turns.runner.now().mono_ns)
+        found.begin(instant().mono_ns)
         return found
 
 

@@ -31,6 +31,7 @@ from sparq.nsqd.inspection import Inspection
 from sparq.nsqd.message_actions import MessageActions
 from sparq.nsqd.parameters import shown_time, target_of
 from sparq.nsqd.policies import PolicyRoutes
+from sparq.nsqd.turns import instant
 from sparq.options.units import MILLISECOND, SECOND
 from sparq.protocol import NSQ_VERSION
 from sparq.protocol.errors import DRAINING, RemoteError
@@ -153,13 +154,13 @@ class NsqdEndpoints:
         )
         as_json = query.get("format") == "json"
         pieces = (stats_format.json_pieces if as_json else stats_format.text_pieces)(
-            self._broker, wanted, self._nsqd.runner.now()
+            self._broker, wanted, instant()
         )
         return Content(await stats_format.gathered(pieces), JSON if as_json else TEXT)
 
     async def metrics(self, _call: Call) -> Content:
         """Return the figures for Prometheus."""
-        pieces = metrics.pieces(self._nsqd, self._start_ns, self._nsqd.runner.now())
+        pieces = metrics.pieces(self._nsqd, self._start_ns, instant())
         return Content(await stats_format.gathered(pieces), CONTENT_TYPE)
 
     # Publishing
@@ -231,7 +232,7 @@ class NsqdEndpoints:
         for other in topic.channels.values():
             if other.name != channel and other.range_epoch:
                 raise HttpError(400, f"INVALID_REQUEST: channel {other.name} is read by ranges")
-        begin = partial(self._broker.publish, name, bodies, self._nsqd.runner.now(), only=channel)
+        begin = partial(self._broker.publish, name, bodies, instant(), only=channel)
         try:
             await self._nsqd.ask(begin)
         except RemoteError as error:
@@ -312,7 +313,7 @@ class NsqdEndpoints:
         if self._nsqd.exiting:
             raise HttpError(503, "EXITING")
         try:
-            result = apply(self._nsqd.runner.now())
+            result = apply(instant())
         except RemoteError as error:
             raise change_error(error) from error
         try:

@@ -26,6 +26,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from sparq.daemon.http import IDLE_SECONDS, JSON, TEXT, HttpError, parse_query
 from sparq.nsqd.http import defer_of, lines_of, publish_error
+from sparq.nsqd.turns import instant
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.go_json import to_bytes
@@ -274,7 +275,7 @@ class PublishConnection(asyncio.Protocol):
         if nsqd.exiting:
             self.answered(RemoteError("E_PUB_FAILED", "PUB failed exiting"))
             return
-        now = nsqd.runner.now()
+        now = instant()
         nsqd.broker.publish(head.topic, bodies, now, self, defer_ms=head.defer_ms)
         nsqd.turns.schedule()
 

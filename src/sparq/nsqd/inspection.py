@@ -27,6 +27,7 @@ from sparq.inspection.snapshot import ChannelSnapshot, MessageState, StateDetail
 from sparq.log.inspection import Computation, LogPart, SingleMessageRead, wanted_parts
 from sparq.nsqd import parameters
 from sparq.nsqd.parameters import shown_time, target_of
+from sparq.nsqd.turns import instant
 from sparq.options.units import MILLISECOND, SECOND
 from sparq.protocol.dead_letters import unseal
 from sparq.protocol.envelope import ENVELOPE_BYTES_MAX
@@ -280,7 +281,7 @@ class Inspection:
         channel = query.channel
         if channel is None:
             return None
-        taken = snapshot or snapshots.take(channel, self._nsqd.runner.now())
+        taken = snapshot or snapshots.take(channel, instant())
         states: dict[int, StateDetails] = {}
         look_up = Computation(lambda: states.update(taken.state_details(indexes)))
         await self.run(query.topic, look_up)
@@ -334,7 +335,7 @@ class Inspection:
         assert channel is not None
         assert state is not None
         totals = (channel.depth(), channel.in_flight.count, channel.deferred_count())
-        snapshot = snapshots.take(channel, self._nsqd.runner.now())
+        snapshot = snapshots.take(channel, instant())
         after = (-(1 << 62), -1) if query.after is None else (query.after[0], query.after[1])
         fresh: list[int] = []
         # Read here, in the event loop: the channel changes while the thread sorts.
@@ -426,7 +427,7 @@ class Inspection:
             first, position, end = query.after
         snapshot = None
         if query.channel is not None:
-            snapshot = snapshots.take(query.channel, self._nsqd.runner.now())
+            snapshot = snapshots.take(query.channel, instant())
         search = Search(
             *(log.inspection, criteria, position, end),
             *(snapshot, query.limit, query.read_bytes),

@@ -29,6 +29,7 @@ from sparq.daemon.http import Call, HttpError, Route
 from sparq.inspection import snapshot as snapshots
 from sparq.nsqd import parameters
 from sparq.nsqd.inspection import body_read_bytes, id_of
+from sparq.nsqd.turns import instant
 from sparq.protocol.dead_letters import unseal
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
@@ -163,7 +164,7 @@ class MessageActions:
         """Send letters back; return the refused ones with the reason, by index."""
         wanted = np.array(indexes, np.int64)
         try:
-            refused = self._broker.claim(topic.name, channel.name, wanted, self._nsqd.runner.now())
+            refused = self._broker.claim(topic.name, channel.name, wanted, instant())
         except RemoteError as error:
             raise HttpError(error.http_status, f"{error.code}: {error.text}") from error
         self._nsqd.turns.schedule()
@@ -178,9 +179,7 @@ class MessageActions:
                 refused |= dict.fromkeys((index for index in batch if index not in found), GONE)
                 batches = self._by_place(channel, bodies, refused, to_all=to_all)
                 for (target, _), letters in batches.items():
-                    begin = partial(
-                        self._broker.send_back, letters, target, self._nsqd.runner.now()
-                    )
+                    begin = partial(self._broker.send_back, letters, target, instant())
                     why = await _why_refused(self._nsqd.ask(begin))
                     if why is not None:
                         refused |= dict.fromkeys(letters.indexes.tolist(), why)

@@ -27,7 +27,7 @@ import time
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from sparq.log.disk import Buffer, DiskError, FileSystem, RealDisk, RealFile
 
@@ -40,10 +40,7 @@ _NONE_LEFT: Final = frozenset({errno.EMFILE, errno.ENFILE})
 Result = TypeVar("Result")
 
 
-_BUCKETS = (
-    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01),
-    *(0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
-)
+_MILLISECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000)
 
 
 class DurationCounts:
@@ -58,8 +55,8 @@ class DurationCounts:
 
     def __init__(self, name: str, text: str) -> None:
         self.name, self.text = name, text
-        self.bounds = _BUCKETS
-        self.counts = [0] * (len(_BUCKETS) + 1)
+        self.bounds = [milliseconds / 1000 for milliseconds in _MILLISECONDS]
+        self.counts = [0] * (len(self.bounds) + 1)
         self.total = 0.0
         self._lock = threading.Lock()
 
@@ -81,18 +78,13 @@ SYNCS: Final = DurationCounts(
 )
 
 
-class MeasuredFile(RealFile):
-    """A file that measures its syncs."""
-
-    __slots__ = ()
-
-    def sync(self) -> None:
-        """See `File`. Failed syncs are measured, too."""
-        began = time.perf_counter()
-        try:
-            super().sync()
-        finally:
-            SYNCS.observe(time.perf_counter() - began)
+def timed_sync(opened: RealFile) -> None:
+    """Sync a file, and count how long that takes, also if it fails."""
+    began = time.perf_counter()
+    try:
+        opened.sync()
+    finally:
+        SYNCS.observe(time.perf_counter() - began)
 
 
 class CachedFile:
@@ -103,115 +95,130 @@ class CachedFile:
         dirty: whether it may hold unsynced data.
         users: how many threads are using it now.
         opened: the open file; None: it is closed now.
+        is_closed: whether its owner has closed it.
+        failure: the error of a sync before it was closed, for the next `sync`.
+        identity: device and inode, by which it is recognised when it is opened again.
     """
 
-    __slots__ = ("_closed", "_failure", "_files", "_identity", "dirty", "opened", "path", "users")
+    __slots__ = (
+        *("_disk", "dirty", "failure", "identity", "is_closed"),
+        *("opened", "path", "users"),
+    )
 
-    def __init__(self, files: "OpenFiles", opened: RealFile) -> None:
-        """Use `OpenFiles.keep`."""
+    def __init__(self, disk: "CachingDisk", opened: RealFile) -> None:
         self.path = opened.path
         self.users = 0
         # A killed process may have left unsynced data in it.
         self.dirty = True
         self.opened: RealFile | None = opened
-        self._files = files
-        self._identity = opened.identity()
-        self._failure: DiskError | None = None
-        self._closed = False
-
-    def _use(self, operation: str, act: Callable[[RealFile], Result], *, writes: bool) -> Result:
-        opened = self._files.take(self, operation)
-        try:
-            if writes:
-                self.dirty = True
-            return act(opened)
-        finally:
-            self._files.give_back(self)
+        self.identity = opened.identity()
+        self.failure: DiskError | None = None
+        self.is_closed = False
+        self._disk = disk
 
     def append(self, buffers: Sequence[Buffer], offset: int) -> None:
         """See `File`."""
-        self._use("write", lambda opened: opened.append(buffers, offset), writes=True)
-
-    def overwrite(self, data: Buffer, offset: int) -> None:
-        """See `File`."""
-        self._use("write", lambda opened: opened.overwrite(data, offset), writes=True)
-
-    def truncate(self, size: int) -> None:
-        """See `File`."""
-        self._use("truncate", lambda opened: opened.truncate(size), writes=True)
-
-    def reserve(self, size: int) -> None:
-        """See `File`."""
-        self._use("reserve", lambda opened: opened.reserve(size), writes=True)
-
-    def pread(self, size: int, offset: int) -> bytes:
-        """See `File`."""
-        return self._use("read", lambda opened: opened.pread(size, offset), writes=False)
-
-    def size(self) -> int:
-        """See `File`."""
-        return self._use("stat", lambda opened: opened.size(), writes=False)
+        opened = self._disk.take(self, "write")
+        try:
+            self.dirty = True
+            opened.append(buffers, offset)
+        finally:
+            self._disk.give_back(self)
 
     def sync(self) -> None:
         """See `File`. A file that is not open was synced before it was closed."""
-        if self.opened is None and not self.dirty and not self._closed:
+        if self.opened is None and not self.dirty and not self.is_closed:
             self._raise_failure()
-        else:
-            self._use("sync", self._sync, writes=False)
-
-    def _sync(self, opened: RealFile) -> None:
-        # Data written from here on belongs to the next sync.
-        self.dirty = False
-        self._raise_failure()
-        opened.sync()
+            return
+        opened = self._disk.take(self, "sync")
+        try:
+            # Data written from here on belongs to the next sync.
+            self.dirty = False
+            self._raise_failure()
+            timed_sync(opened)
+        finally:
+            self._disk.give_back(self)
 
     def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
+        failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
 
+    def overwrite(self, data: Buffer, offset: int) -> None:
+        """See `File`."""
+        self._use("write", RealFile.overwrite, data, offset)
+
+    def truncate(self, size: int) -> None:
+        """See `File`."""
+        self._use("truncate", RealFile.truncate, size)
+
+    def reserve(self, size: int) -> None:
+        """See `File`."""
+        self._use("reserve", RealFile.reserve, size)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """See `File`."""
+        return self._use("read", RealFile.pread, size, offset)
+
+    def size(self) -> int:
+        """See `File`."""
+        return self._use("stat", RealFile.size)
+
+    def _use(self, operation: str, method: Callable[..., Result], *arguments: Any) -> Result:
+        opened = self._disk.take(self, operation)
+        try:
+            self.dirty |= operation not in ("read", "stat")
+            return method(opened, *arguments)
+        finally:
+            self._disk.give_back(self)
+
     def close(self) -> None:
         """See `File`."""
-        self._closed = True
-        self._files.let_go(self)
-
-    # Called by `OpenFiles`, under its lock
-
-    def open_again(self, operation: str, open_path: Callable[[str], RealFile]) -> RealFile:
-        """Open the file again by its path (rule 1).
-
-        Raises:
-            DiskError: the owner has closed it, it cannot be opened, or the path is another file.
-        """
-        if self._closed:
-            # The file is no longer held, so its length is unknown: even a write that never took
-            # place is reported as not restored.
-            raise DiskError(operation, self.path, errno.EBADF, restored=operation != "write")
-        again = open_path(self.path)
-        if again.identity() != self._identity:
-            again.close()
-            raise DiskError(operation, self.path, errno.ESTALE)
-        self.opened = again
-        return again
+        self.is_closed = True
+        self._disk.let_go(self)
 
     def shut(self, *, syncs: bool) -> None:
-        """Close the file until its next use (rule 2)."""
+        """Close the file until its next use (rule 2); called under the disk's lock."""
         opened, self.opened = self.opened, None
         if opened is None:
             return
-        if self.dirty and syncs and not self._closed:
+        if self.dirty and syncs and not self.is_closed:
             try:
-                opened.sync()
+                timed_sync(opened)
             except DiskError as error:
                 # Stored before `dirty` is cleared: `sync` reads both without the lock, and a closed
                 # file that is not dirty must already show its failure.
-                self._failure = error
+                self.failure = error
             self.dirty = False
         opened.close()
 
 
-class OpenFiles:
-    """The open files of a process, least recently used first.
+class CachedFileSystem:
+    """A file system whose files may be closed between uses."""
+
+    def __init__(self, disk: "CachingDisk", opened: FileSystem) -> None:
+        self._disk = disk
+        self._opened = opened
+        disk.synced_together = True
+
+    def covers(self, folder: str) -> bool:
+        """See `FileSystem`."""
+        return self._opened.covers(folder)
+
+    def sync(self) -> None:
+        """See `FileSystem`."""
+        # Reset first: a file closed during the sync may have data that the sync does not cover.
+        self._disk.synced_together = False
+        self._disk.sync_all(self._opened)
+
+    def close(self) -> None:
+        """See `FileSystem`."""
+        self._disk.synced_together = False
+        self._opened.close()
+
+
+class CachingDisk(RealDisk):
+    """The operating system's files, of which a limited number is open at a time.
 
     Attributes:
         count_max: maximum number of open files; files in use may exceed it.
@@ -219,28 +226,46 @@ class OpenFiles:
             before they are closed.
     """
 
-    def __init__(self, count_max: int, open_again: Callable[[str], RealFile]) -> None:
-        """`open_again` opens an existing file to read and write."""
+    def __init__(self, count_max: int = UNBOUNDED) -> None:
         self.count_max = count_max
-        self._open_again = open_again
-        self._lock = threading.Lock()
-        self._by_use: OrderedDict[CachedFile, None] = OrderedDict()
         self.synced_together = False
+        self._lock = threading.Lock()
+        # The open files, least recently used first.
+        self._by_use: OrderedDict[CachedFile, None] = OrderedDict()
 
-    def keep(self, open_first: Callable[[], RealFile]) -> CachedFile:
-        """Open a file for the first time, after closing others if necessary.
+    def open(self, path: str) -> CachedFile:
+        """See `Disk`."""
+        return self._open_first("open", path, os.O_RDWR)
 
-        Raises:
-            DiskError: it cannot be opened.
-        """
+    def create(self, path: str) -> CachedFile:
+        """See `Disk`."""
+        return self._open_first("create", path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+
+    def listdir(self, path: str) -> list[str]:
+        """See `Disk`."""
+        return self._trying(lambda: super(CachingDisk, self).listdir(path))
+
+    def sync_directory(self, path: str) -> None:
+        """See `Disk`."""
+        self._trying(lambda: super(CachingDisk, self).sync_directory(path))
+
+    def file_system(self, path: str) -> FileSystem | None:
+        """See `Disk`. Until it is synced or closed, files are closed without a sync."""
+        opened = super().file_system(path)
+        return None if opened is None else CachedFileSystem(self, opened)
+
+    def _open_first(self, operation: str, path: str, flags: int) -> CachedFile:
+        """Open a file for the first time, after closing others if necessary."""
         with self._lock:
             self._close_unused()
         # Without the lock: no other thread knows this file, and opening may wait for the disk.
-        opened = self.trying(open_first)
+        opened = self._trying(lambda: self._open(operation, path, flags))
         with self._lock:
             kept = CachedFile(self, opened)
             self._by_use[kept] = None
         return kept
+
+    # Uses of a file
 
     def take(self, kept: CachedFile, operation: str) -> RealFile:
         """Begin to use a file; it stays open until `give_back`.
@@ -252,22 +277,31 @@ class OpenFiles:
         with self._lock:
             opened = kept.opened
             if opened is None:
-                opened = self._open_once_more(kept, operation)
+                opened = self._open_again(kept, operation)
             kept.users += 1
             self._by_use.move_to_end(kept)
             return opened
 
-    def _open_once_more(self, kept: CachedFile, operation: str) -> RealFile:
+    def _open_again(self, kept: CachedFile, operation: str) -> RealFile:
+        """Open a file again by its path (rule 1)."""
+        if kept.is_closed:
+            # The file is no longer held, so its length is unknown: even a write that never took
+            # place is reported as not restored.
+            raise DiskError(operation, kept.path, errno.EBADF, restored=operation != "write")
         self._close_unused()
-        # Not `trying`: it takes the lock, which is held here so that two threads do not open the
+        # Not `_trying`: it takes the lock, which is held here so that two threads do not open the
         # file twice.
         for tries_left in reversed(range(TRIES)):
             try:
-                opened = kept.open_again(operation, self._open_again)
+                opened = self._open("open", kept.path, os.O_RDWR)
                 break
             except DiskError as error:
                 if error.number not in _NONE_LEFT or not tries_left or not self._shut_one():
                     raise
+        if opened.identity() != kept.identity:
+            opened.close()
+            raise DiskError(operation, kept.path, errno.ESTALE)
+        kept.opened = opened
         self._by_use[kept] = None
         return opened
 
@@ -284,7 +318,7 @@ class OpenFiles:
             self._by_use.pop(kept, None)
             kept.shut(syncs=False)
 
-    def sync(self, file_system: FileSystem) -> None:
+    def sync_all(self, file_system: FileSystem) -> None:
         """Sync the file system, and with it all files not in use.
 
         Raises:
@@ -303,7 +337,9 @@ class OpenFiles:
                 kept.dirty = True
             raise
 
-    def trying(self, attempt: Callable[[], Result]) -> Result:
+    # The limit
+
+    def _trying(self, attempt: Callable[[], Result]) -> Result:
         """Run an operation that needs a descriptor, in any thread; close files if none is left.
 
         Raises:
@@ -340,63 +376,3 @@ class OpenFiles:
         del self._by_use[victim]
         victim.shut(syncs=not self.synced_together)
         return True
-
-
-class CachedFileSystem:
-    """A file system whose files may be closed between uses."""
-
-    def __init__(self, files: OpenFiles, opened: FileSystem) -> None:
-        self._files = files
-        self._opened = opened
-        files.synced_together = True
-
-    def covers(self, folder: str) -> bool:
-        """See `FileSystem`."""
-        return self._opened.covers(folder)
-
-    def sync(self) -> None:
-        """See `FileSystem`."""
-        self._files.synced_together = False
-        # Reset first: a file closed during the sync may have data that the sync does not cover.
-        self._files.sync(self._opened)
-
-    def close(self) -> None:
-        """See `FileSystem`."""
-        self._files.synced_together = False
-        self._opened.close()
-
-
-class CachingDisk(RealDisk):
-    """The operating system's files, with timed syncs and a limit on how many are open at a time."""
-
-    def __init__(self, open_files_max: int = UNBOUNDED) -> None:
-        self.files = OpenFiles(open_files_max, self._again)
-
-    def open(self, path: str) -> CachedFile:
-        """See `Disk`."""
-        return self.files.keep(lambda: self._open("open", path, os.O_RDWR))
-
-    def create(self, path: str) -> CachedFile:
-        """See `Disk`."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-        return self.files.keep(lambda: self._open("create", path, flags))
-
-    def listdir(self, path: str) -> list[str]:
-        """See `Disk`."""
-        return self.files.trying(lambda: super(CachingDisk, self).listdir(path))
-
-    def sync_directory(self, path: str) -> None:
-        """See `Disk`."""
-        self.files.trying(lambda: super(CachingDisk, self).sync_directory(path))
-
-    def file_system(self, path: str) -> FileSystem | None:
-        """See `Disk`. Until it is synced or closed, files are closed without a sync."""
-        opened = super().file_system(path)
-        return None if opened is None else CachedFileSystem(self.files, opened)
-
-    def _again(self, path: str) -> RealFile:
-        return self._open("open", path, os.O_RDWR)
-
-    def _open(self, operation: str, path: str, flags: int) -> RealFile:
-        opened = super()._open(operation, path, flags)
-        return MeasuredFile(opened.fd, opened.path)

@@ -13,7 +13,7 @@ from sparq.daemon import files
 from sparq.daemon.access import access, rules, tokens
 from sparq.nsqd.clients import Clients
 from sparq.nsqd.tcp import TcpConnection
-from sparq.nsqd.turns import Turns
+from sparq.nsqd.turns import Turns, instant
 from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Nsqd:
 
     async def publish(self, topic: str, bodies: BodySlices, defer_ms: int = 0) -> None:
         """Publish; return once the messages are stored. Raises RemoteError if they are refused."""
-        now = self.runner.now()
+        now = instant()
         await self.ask(
             lambda ticket: self.broker.publish(topic, bodies, now, ticket, defer_ms=defer_ms)
         )
@@ -128,8 +128,8 @@ class Nsqd:
             # round, a power cut after a clean stop could lose the newest messages.
             is_last = False
             while not is_last:
-                is_last = self.broker.close(self.runner.now())
-                self.runner.submit(self.broker.end_turn(self.runner.now()))
+                is_last = self.broker.close(instant())
+                self.runner.submit(self.broker.end_turn(instant()))
                 await self.runner.barrier()
         await self.loop.run_in_executor(None, self.runner.stop)
         self.broker.closed()

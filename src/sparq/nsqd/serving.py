@@ -24,7 +24,6 @@ from sparq.log.disk import DiskError, RealDisk
 from sparq.migration.data_path_import import DataPathImport, GoImportError
 from sparq.migration.topic_import import ImportStopped
 from sparq.nsqd import main, policy_document
-from sparq.nsqd.disk_threads import instant
 from sparq.nsqd.lookup_peers import LookupPeers
 from sparq.nsqd.open_files import CachingDisk
 from sparq.nsqd.options import TOPOLOGY, NsqdOptions, default_node_id
@@ -32,6 +31,7 @@ from sparq.nsqd.policy_document import DocumentError
 from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
 from sparq.nsqd.statsd import Statsd
+from sparq.nsqd.turns import instant
 from sparq.program import lifecycle
 from sparq.program.stdout import sparq_version
 from sparq.protocol.instant import Instant

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparq.broker import stats
 from sparq.nsqd.stats_format import SLICE_SECONDS, memory_figures, remaining
+from sparq.nsqd.turns import instant
 from sparq.options.units import SECOND
 from sparq.protocol.names import is_ephemeral
 
@@ -137,7 +138,7 @@ class Statsd:
         nsqd, options = self._nsqd, self._nsqd.options
         port = options.lookupd.broadcast_http_port or nsqd.http_port
         prefix = prefix_of(options.statsd.prefix, options.lookupd.broadcast_address, port)
-        now = nsqd.runner.now()
+        now = instant()
         self._last, self._counters = self._counters, {}
         for topic in remaining(nsqd.broker, stats.selected(nsqd.broker, None) or ()):
             if options.statsd.exclude_ephemeral and is_ephemeral(topic.name):

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, cast
 from sparq.daemon.address import HANDSHAKE_SECONDS, peer_text
 from sparq.nsqd.slow_client_limit import SlowClientLimit
 from sparq.nsqd.tls import facts_of
-from sparq.nsqd.turns import STALL_NS
+from sparq.nsqd.turns import BACKLOG_BYTES_MAX, STALL_NS, instant
 from sparq.options.units import SECOND
 from sparq.protocol import layout
 from sparq.protocol.commands import STATE_INIT
@@ -146,7 +146,7 @@ class TcpConnection(asyncio.Protocol):
         if self._wire.is_v2:
             self._log("TCP: client(%s) disconnected")
             self._turns.by_session.pop(self._session, None)
-            self._broker.disconnect(self._session, self._turns.runner.now())
+            self._broker.disconnect(self._session, instant())
             self._turns.schedule()
 
     def eof_received(self) -> bool:
@@ -179,7 +179,7 @@ class TcpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stop sending messages: the client does not keep up."""
-        self._blocked_since_ns = self._turns.runner.now().mono_ns
+        self._blocked_since_ns = instant().mono_ns
         if self._wire.is_v2:
             self._session.paused_writing = True
 
@@ -204,7 +204,7 @@ class TcpConnection(asyncio.Protocol):
             return
         if not self._wire.is_v2:
             return
-        now = self._turns.runner.now()
+        now = instant()
         peer = peer_text(self._transport.get_extra_info("peername"))
         self._session = self._broker.connect(peer, now)
         self._log("TCP: new client(%s)")
@@ -218,7 +218,7 @@ class TcpConnection(asyncio.Protocol):
 
     def _execute(self) -> None:
         session, parser, broker = self._session, self._parser, self._broker
-        now = self._turns.runner.now()
+        now = instant()
         admission, interval, state = self._admission, session.heartbeat_interval_ms, session.state
         has_left = False
         try:
@@ -251,13 +251,13 @@ class TcpConnection(asyncio.Protocol):
             names = broker.names_subscribed(session)
             self._log(text, *names, session.client_id, session.user_agent)
         if self._slow_client_limit is not None and (
-            self._last_command_ns == now.mono_ns or self._awaits_authd()
+            self._last_command_ns == now.mono_ns or (admission is not None and admission.is_waiting)
         ):
             self._slow_client_limit.moved()
         if session.heartbeat_interval_ms != interval:
             self._next_heartbeat_ns = now.mono_ns + self._interval_ns()
             self._arm()
-        if has_left or self._must_wait() or self._turns.is_late(now.mono_ns):
+        if has_left or self._must_wait() or now.mono_ns > self._turns.late_ns:
             self._pause_reading(Input.UNEXECUTED if has_left else Input.PAUSED)
         self._turns.schedule()
 
@@ -267,24 +267,21 @@ class TcpConnection(asyncio.Protocol):
         facts = {"client": address, **dict(zip(("topic", "channel"), named, strict=False))}
         logger.info(text, address, *named, extra=facts)
 
-    def _awaits_authd(self) -> bool:
-        """Whether a command, and all commands after it, wait for an authd."""
-        return self._admission is not None and self._admission.is_waiting
-
     def _carry_on(self) -> None:
         """Continue with the next commands: the one that waited for an authd is done."""
         self._parser.state = self._session.state
-        self._last_command_ns = self._turns.runner.now().mono_ns
+        self._last_command_ns = instant().mono_ns
         self._execute()
         self.resume_reading()
 
     def _must_wait(self) -> bool:
+        """Whether no more commands may be read now (rule 2)."""
         return (
             self._wire.state is ConnectionState.UPGRADING
-            or self._awaits_authd()
             or self._input is Input.UNEXECUTED
             or self._session.uncommitted_bytes > UNCOMMITTED_HIGH_WATER_BYTES
-            or self._turns.is_flooded()
+            or self._broker.turn.backlog_bytes > BACKLOG_BYTES_MAX
+            or (self._admission is not None and self._admission.is_waiting)
             or self._transport.get_write_buffer_size() > REPLIES_HIGH_WATER_BYTES
         )
 
@@ -337,7 +334,7 @@ class TcpConnection(asyncio.Protocol):
         session.limit_output(LAYERED_BYTES)
         self._transport.set_write_buffer_limits(high=LAYERED_BYTES)
         # The time of the handshake does not count as the client's silence.
-        self._keep_time(self._turns.runner.now().mono_ns)
+        self._keep_time(instant().mono_ns)
 
     def _pump(self) -> bool:
         """Execute input held by the layers, for a limited time per turn; True: nothing is left."""
@@ -458,12 +455,12 @@ class TcpConnection(asyncio.Protocol):
         # interval, when it fires.
         wake_ns = min(self._next_heartbeat_ns, self._last_command_ns + 2 * interval)
         self._wake_ns = wake_ns
-        delay = max(0.001, (wake_ns - self._turns.runner.now().mono_ns) / SECOND)
+        delay = max(0.001, (wake_ns - instant().mono_ns) / SECOND)
         self._set_timer(delay, self._on_timer)
 
     def _on_timer(self) -> None:
         interval = self._interval_ns()
-        now_ns = self._turns.runner.now().mono_ns
+        now_ns = instant().mono_ns
         if now_ns - self._wake_ns > STALL_NS:
             # nsqd stood still: it has not yet seen what the client sent and read meanwhile.
             self._last_command_ns = max(self._last_command_ns, now_ns - interval)

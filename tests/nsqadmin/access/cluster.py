@@ -41,9 +41,9 @@ class Cluster:
     async def reset(self) -> None:
         """Provide a topic `t` with messages and a channel `c`, not paused, and end drains."""
         await self.nsqd.nsqd.change_drains(lambda _now: NONE)
-        broker, runner = self.nsqd.nsqd.broker, self.nsqd.nsqd.runner
-        broker.create_topic("t", runner.now())
-        broker.create_channel("t", "c", runner.now())
+        broker = self.nsqd.nsqd.broker
+        broker.create_topic("t", instant())
+        broker.create_channel("t", "c", instant())
         await self.nsqd.nsqd.publish("t", BodySlices.of([b"1", b"2"]))
         await self.nsqd.nsqd.turns.wait_until_durable()
         await self.nsqd.post("/topic/unpause?topic=t")

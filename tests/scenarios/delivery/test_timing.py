@@ -282,9 +282,9 @@ def test_emptied_deferred_publishes_leave_no_timers(harness: BrokerHarness) -> N
 
 
 def test_a_new_deferral_moves_next_due_ns(harness: BrokerHarness) -> None:
-    """A deferral due before the next tick moves `next_due_ns` to its time."""
+    """A deferral due before the next tick moves `Turn.due_ns` to its time."""
     harness.consumer("t", "c", rdy=1)
     harness.broker.tick(harness.clock.now())
     harness.publish("t", b"x", defer_ms=10)
 
-    assert harness.broker.next_due_ns() == harness.clock.mono_ns + 10_000_000
+    assert harness.broker.turn.due_ns == harness.clock.mono_ns + 10_000_000

@@ -85,8 +85,8 @@ async def nsqd(folder: Path, **options: Any) -> AsyncIterator[RunningDaemon]:
         return repr((topics, daemon.nsqd.options, broker.policies.all))
 
     try:
-        broker.create_topic("t", daemon.nsqd.runner.now())
-        broker.create_channel("t", "c", daemon.nsqd.runner.now())
+        broker.create_topic("t", instant())
+        broker.create_channel("t", "c", instant())
         await daemon.nsqd.publish("t", BodySlices.of([b"1", b"2"]))
         await daemon.nsqd.turns.wait_until_durable()
         routes = NsqdEndpoints(daemon.nsqd, daemon.reloader).routes()
