@@ -10,11 +10,16 @@ T = TypeVar("T")
 def changed(options: T, **values: Any) -> T:
     """Return options with other values, each by its key in a file and in the user's unit (ns)."""
     flags = {flag.key: flag for flag in flags_of(type(options))}
-    held = {flags[key].field: flags[key].kind.held(value) for key, value in values.items()}
+    units = {key: flags[key].kind.unit for key in values}
+    held = {
+        flags[key].field: given if units[key] == 1 else given // units[key]
+        for key, given in values.items()
+    }
     return replaced(options, held)
 
 
 def value(options: object, key: str) -> Any:
     """Return an option's value in the user's unit."""
-    (found,) = (flag.value(options) for flag in flags_of(type(options)) if flag.key == key)
-    return found
+    (flag,) = (flag for flag in flags_of(type(options)) if flag.key == key)
+    found = flag.value(options)
+    return found if flag.kind.unit == 1 else found * flag.kind.unit

@@ -1,4 +1,4 @@
-"""The limit on a daemon's open files, and its division among logs, HTTP and V2 clients.
+"""A daemon's files: durable names, and the limit on open files with its division.
 
 A socket counts as an open file. A flood of connections must not take the files that a daemon needs
 for its own work, so all are divided in advance: a few for every daemon's basic needs,
@@ -7,6 +7,7 @@ an eighth for logs and ledgers, an eighth for HTTP, the rest for V2 clients.
 
 from __future__ import annotations
 
+import os
 import resource
 from typing import NamedTuple
 
@@ -47,3 +48,12 @@ def shares(limit: int) -> FileShares:
         limit = UNLIMITED
     part = max(PART_MIN, limit // PART)
     return FileShares(part, part, max(1, limit - OWN - SPARE - 2 * part))
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in a file's folder durable."""
+    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -262,51 +262,40 @@ class RouteTable:
     """All routes of a site, below `base`: "", or a path with a leading and no trailing slash."""
 
     def __init__(self, routes: Iterable[Route], base: str = "") -> None:
-        by_path: dict[str, Methods] = {}
+        self._methods: dict[str, Methods] = {}
         for route in routes:
             path = base if base and route.path == "/" else base + route.path
-            by_path.setdefault(path, {})[route.method] = route
+            self._methods.setdefault(path, {})[route.method] = route
         # False sorts before True: at each part, a literal comes before a parameter (rule 2).
-        opened = sorted(
-            filter(_PARAMETER.search, by_path), key=lambda p: [x[:1] == ":" for x in p.split("/")]
-        )
-        self._open = {path: by_path.pop(path) for path in opened}
+        paths = sorted(self._methods, key=lambda path: [x[:1] == ":" for x in path.split("/")])
         self._patterns = {
-            path: _PARAMETER.sub(r"/(?P<\1>[^/]+)", re.escape(path)) for path in opened
+            path: _PARAMETER.sub(r"/(?P<\1>[^/]+)", re.escape(path)) for path in paths
         }
-        self._exact = by_path
-        # Go's router ignores case and trailing slashes when it looks for the intended path.
-        self._folded = {_folded(path): path for path in by_path}
+        self._parametrised = [path for path in paths if _PARAMETER.search(path)]
 
     def find(self, path: str) -> RouteMatch | None:
         """Look up an unescaped path; None: no route matches."""
-        methods = self._exact.get(path)
-        if methods is not None:
+        methods = self._methods.get(path)
+        if methods is not None and path not in self._parametrised:
             return RouteMatch(methods, {})
-        for known, pattern in self._patterns.items():
-            if match := re.fullmatch(pattern, path):
-                return RouteMatch(self._open[known], match.groupdict())
+        for known in self._parametrised:
+            if match := re.fullmatch(self._patterns[known], path):
+                return RouteMatch(self._methods[known], match.groupdict())
         return None
 
     def meant(self, path: str, method: str) -> str | None:
         """Return the intended path, escaped, if it has a route for the method (rule 2)."""
         # `normpath` would keep two leading slashes.
         cleaned = "/" + posixpath.normpath(path).lstrip("/")
-        exact = self._folded.get(_folded(cleaned))
-        if exact is not None:
-            return exact if method in self._exact[exact] else None
         for known, pattern in self._patterns.items():
-            match = re.fullmatch(pattern, cleaned, re.IGNORECASE | re.ASCII)
-            if match and method in self._open[known]:
+            # Go's router ignores case and trailing slashes when it looks for the intended path.
+            match = re.fullmatch(pattern.rstrip("/"), cleaned.rstrip("/"), re.IGNORECASE | re.ASCII)
+            if match:
                 meant = known
                 for name, text in match.groupdict().items():
                     meant = meant.replace(f"/:{name}", f"/{quote(text)}", 1)
-                return meant
+                return meant if method in self._methods[known] else None
         return None
-
-
-def _folded(path: str) -> str:
-    return path.rstrip("/").lower() or "/"
 
 
 class Content(NamedTuple):
@@ -527,29 +516,27 @@ class Site:
     async def _serve(self, route: Route, call: Call) -> web.StreamResponse:
         """Check the sender's rights, call the handler, and record what it did."""
         access, code, is_refused = self._access, "", False
-        if access is not None:
-            try:
-                call.caller = access.decide(route, call)
-            except RefusedError as error:
-                is_known = str(error) == FORBIDDEN
-                refused = HttpError(*((403, "FORBIDDEN") if is_known else (401, "UNAUTHORIZED")))
-                return refusal(refused, plain=route.plain)
         try:
+            if access is not None:
+                call.caller = access.decide(route, call)
             result = route.handler(call)
             response = answer(
                 await result if isinstance(result, Awaitable) else result, plain=route.plain
             )
-        except HttpError as error:
-            if call.streamed is not None:
-                return _broken_off(route, call, call.streamed, error)
-            response = self._refused(call.request, error, plain=route.plain)
-            code, is_refused = error.code, error.status == 403
+        except RefusedError as error:
+            is_known = str(error) == FORBIDDEN
+            found = HttpError(403, "FORBIDDEN") if is_known else HttpError(401, "UNAUTHORIZED")
+            return refusal(found, plain=route.plain)
         except Exception as error:
             if call.streamed is not None:
                 return _broken_off(route, call, call.streamed, error)
-            logger.exception("panic in HTTP handler of %s", route.path)
-            code = "INTERNAL_ERROR"
-            response = self._refused(call.request, HttpError(500, code), plain=False)
+            if isinstance(error, HttpError):
+                refused, plain = error, route.plain
+            else:
+                logger.exception("panic in HTTP handler of %s", route.path)
+                refused, plain = HttpError(500, "INTERNAL_ERROR"), False
+            code, is_refused = refused.code, refused.status == 403
+            response = self._refused(call.request, refused, plain=plain)
         if access is not None:
             await access.note(route, call, code, is_refused=is_refused)
         return response

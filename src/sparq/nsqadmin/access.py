@@ -577,7 +577,7 @@ class AdminAccess:
                 if token is None:
                     return replace(nobody, grants=())
             elif session is not None:
-                token = rules.tokens.by_digest(session, now)
+                token = rules.tokens.with_digest(session, now)
             if token is not None:
                 return known(token.name, "token", roles_for(token.grants, ALL_TOPICS))
         users = headers.getall(rules.header, ())

@@ -81,6 +81,8 @@ class ConfigRoutes:
         if flag is None:
             raise HttpError(400, "INVALID_OPTION")
         value = self._came_out().get(name, flag.value(self._nsqd.options))
+        if flag.kind.unit > 1:
+            value *= flag.kind.unit  # Go's durations are nanoseconds
         return _SHOWN[name](value) if name in _SHOWN else value
 
     def _came_out(self) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def _value(where: str, key: str, given: object) -> int:
     except ValueError as error:
         what_to_do = str(error).partition(": ")[2]
         raise DocumentError(f"{where}: {key} = {flag.kind.show(value)}: {what_to_do}") from error
-    return int(flag.kind.held(value))
+    return int(value)
 
 
 def entries(policies: Iterable[Policy]) -> list[dict[str, Any]]:
@@ -141,4 +141,4 @@ def value_of(field: str, value: int) -> int | str:
     flag: Flag = _BY_FIELD[field]
     if flag.kind.name == "bool":
         return bool(value)
-    return value if flag.kind.name == "int" else flag.kind.show(flag.kind.given(value))
+    return value if flag.kind.name == "int" else flag.kind.show(value)

@@ -78,7 +78,7 @@ def described(options_class: type[T]) -> type[T]:
 
 
 class Flag(NamedTuple):
-    """One flag with its values as a user gives them: durations are in nanoseconds.
+    """One flag; its values are in the unit of its field.
 
     Attributes:
         field: the field it sets; "tls.cert" is field "cert" of the dataclass in field "tls".
@@ -99,7 +99,7 @@ class Flag(NamedTuple):
 
     def value(self, options: object) -> Any:
         """Return the flag's value in these options."""
-        return self.kind.given(attrgetter(self.field)(options))
+        return attrgetter(self.field)(options)
 
     def shown(self, value: Any) -> str:
         """Format a value as `--help` does; empty: there is none."""
@@ -173,10 +173,10 @@ def _flags(source: Any, path: str, prefix: str) -> Iterator[Flag]:
                 kind,
                 isinstance(default, tuple),
                 metadata["text"],
-                kind.given(default),
-                kind.given(metadata["least"]),
-                path + most if isinstance(most, str) else kind.given(most),
-                metadata.get("live", ""),
+                default,
+                metadata["least"],
+                path + most if isinstance(most, str) else most,
+                metadata["live"],
             )
 
 

@@ -7,7 +7,7 @@
 3. A flag whose kind has `bare` may be given without a value; its value is then `bare`.
 4. `gather` combines the values of a flag that was given several times into one tuple. ValueError:
    these values do not go together.
-5. `unit`: a field of the options holds the user's value divided by `unit`.
+5. `unit`: of a duration, the nanoseconds in one unit of its value.
 """
 
 from __future__ import annotations
@@ -56,14 +56,6 @@ class Kind(NamedTuple):
         if isinstance(value, self.types) and (bool in self.types or not isinstance(value, bool)):
             return self.read(value)
         raise ValueError(f"invalid {self.go_name} value type {type(value).__name__}")
-
-    def given(self, held: Any) -> Any:
-        """Convert a field's value to the value that a user gives."""
-        return held if held is None or self.unit == 1 else held * self.unit
-
-    def held(self, given: Any) -> Any:
-        """Convert a value that a user gives to the field's value."""
-        return given if self.unit == 1 else given // self.unit
 
     @property
     def is_pairs(self) -> bool:
@@ -179,10 +171,22 @@ FLOAT = Kind(
     *("float", _parse_float, lambda value: f"{value:g}", "float64", (int, float)),
     read=lambda value: _parse_float(str(value)),
 )
-DURATION = Kind(
-    *("duration", _parse_duration, format_duration, "duration", (int,)),
-    read=lambda value: value * MILLISECOND,
-)
+
+
+def _duration(unit: int) -> Kind:
+    """Return the kind of durations that a field holds in this unit of nanoseconds."""
+    return Kind(
+        "duration",
+        lambda text: _parse_duration(text) // unit,
+        lambda value: format_duration(value * unit),
+        "duration",
+        (int,),
+        read=lambda value: value * MILLISECOND // unit,
+        unit=unit,
+    )
+
+
+DURATION = _duration(1)
 FLOATS = Kind(
     *("float,...", _parse_floats, str, "float", (int, float)),
     read=lambda value: [float(value)],
@@ -259,7 +263,7 @@ def _by_key(found: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     return tuple(dict(found).items())
 
 
-_MILLISECONDS = DURATION._replace(unit=MILLISECOND)
+_MILLISECONDS = _duration(MILLISECOND)
 _BY_TYPE = {
     "bool": BOOL,
     "float": FLOAT,

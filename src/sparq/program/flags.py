@@ -357,24 +357,23 @@ def combined(options_class: type[T], flags: Sequence[Flag], given: Given) -> tup
         Mistake: there is one.
     """
     path = given.path
-    on_command_line = _values(given.texts)
+    by_field = {flag.field: flag for flag in flags}
+    on_command_line = _values(each for each in given.texts if each[0].field in by_field)
     document = read_file(path) if path else {}
     # The file's values have to be valid even where a flag overrides them.
     values = {f.field: _coerced(f, document[f.key]) for f in flags if f.key in document}
     values |= on_command_line
-    # `values` stay in the units that the user wrote: the sentences quote them.
-    held = {f.field: f.kind.held(values[f.field]) for f in flags if f.field in values}
     wrong = [given.stray] if given.stray else []
     wrong += unknown_keys(path, document, flags)
-    by_field = {flag.field: flag for flag in flags}
-    for field in held:
-        flag = by_field[field]
+    for flag in flags:
+        if flag.field not in values:
+            continue
         text, reason = _reason(flag, values, by_field)
-        if reason and field in on_command_line:
+        if reason and flag.field in on_command_line:
             wrong.append(f"--{flag.name}={text} {reason}")
         elif reason:
             wrong.append(f"config file {path}: {flag.key} = {text} {reason}")
-    options = replaced(options_class(), held)
+    options = replaced(options_class(), values)
     if wrong and not getattr(options, "go_compatible", False):
         raise Mistake(wrong[0])
     return options, wrong

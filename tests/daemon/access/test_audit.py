@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 
 from sparq.daemon.access import audit
-from sparq.daemon.access.audit import LINE_BYTES_MAX, AuditEntry, AuditFile, AuditLog, to_line
+from sparq.daemon.access.audit import (
+    LINE_BYTES_MAX,
+    AuditEntry,
+    AuditFile,
+    AuditLog,
+    page_of,
+    to_line,
+)
 from sparq.program.lifecycle import StartError
 
 ENTRY = AuditEntry("alice", "header", "192.0.2.7", "empty_channel", "done", topic="t", channel="c")
@@ -87,7 +94,7 @@ def test_pages_go_back_to_the_oldest_entry_over_all_files(
         log.append(numbered(number))
     found, before, pages = [], "", 0
     while True:
-        page = log.page(before, 7, everything)
+        page = page_of(log.lines(before), 7, everything)
         assert len(page.entries) <= 7
         found += actions(page)
         pages += 1
@@ -104,13 +111,13 @@ def test_paging_goes_on_where_it_was_when_the_file_is_rotated(tmp_path: Path) ->
     log = AuditFile(str(tmp_path / "audit"), file_bytes_max=1000)
     for number in range(4):
         log.append(numbered(number))
-    first = log.page("", 2, everything)
+    first = page_of(log.lines(""), 2, everything)
     for number in range(4, 8):
         log.append(numbered(number))
     assert first.next is not None
 
     assert ["a3", "a2"] == actions(first)
-    assert ["a1", "a0"] == actions(log.page(first.next, 2, everything))
+    assert ["a1", "a0"] == actions(page_of(log.lines(first.next), 2, everything))
 
 
 def test_old_files_are_deleted(tmp_path: Path) -> None:
@@ -135,7 +142,7 @@ def test_one_page_does_a_bounded_amount_of_work(
         log.append(numbered(number))
     before, scanned, rounds = "", 0, 0
     while True:
-        page = log.page(before, 50, lambda entry: entry["action"] == "a0")
+        page = page_of(log.lines(before), 50, lambda entry: entry["action"] == "a0")
         assert page.scanned_bytes < 2000 + LINE_BYTES_MAX
         scanned += page.scanned_bytes
         rounds += 1
@@ -154,7 +161,7 @@ def test_an_unknown_position_gives_an_empty_page(tmp_path: Path, before: str) ->
     log = AuditFile(str(tmp_path / "audit"))
     log.append(numbered(0))
 
-    assert audit.AuditPage() == log.page(before, 10, everything)
+    assert audit.AuditPage() == page_of(log.lines(before), 10, everything)
 
 
 def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
@@ -168,7 +175,7 @@ def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
         )
     log.append(numbered(1))
 
-    assert ["a1", "a0"] == actions(log.page("", 10, everything))
+    assert ["a1", "a0"] == actions(page_of(log.lines(""), 10, everything))
 
 
 def test_long_lines_are_read_in_bounded_parts(
@@ -180,7 +187,7 @@ def test_long_lines_are_read_in_bounded_parts(
     path = tmp_path / "audit"
     path.write_bytes(b"\0" * (1 << 20))
 
-    AuditFile(str(path)).page("", 10, everything)
+    page_of(AuditFile(str(path)).lines(""), 10, everything)
 
     assert sum(lengths) <= 1 << 20
     assert max(lengths) <= LINE_BYTES_MAX + audit.BLOCK_BYTES
@@ -194,7 +201,7 @@ def test_a_file_renamed_by_another_program_is_replaced(tmp_path: Path) -> None:
     path.rename(tmp_path / "elsewhere")
     log.append(numbered(1))
 
-    assert ["a1"] == actions(log.page("", 10, everything))
+    assert ["a1"] == actions(page_of(log.lines(""), 10, everything))
 
 
 def test_an_audit_file_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:

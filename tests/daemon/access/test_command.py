@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sparq.daemon.access import tokens
-from sparq.daemon.access.command import TokenFile, main
+from sparq.daemon.access.command import Edit, change, main
 from sparq.daemon.access.rules import Role
 from sparq.daemon.access.tokens import ADMINS_FORM, FORM, TokenFileError
 from tests.nsqadmin.access.options import NOW
@@ -88,7 +88,7 @@ def test_a_token_is_removed_by_name_or_by_id(file: TokenCommand) -> None:
     assert (1, f"no token wbe in {file.path}: it has web\n" in said) == (status, True)
     assert 0 == file.run("remove", ids[0])[0]
     found = tokens.read(str(file.path))
-    assert [None, "web"] == [one and one.name for one in map(found.known, (first, second))]
+    assert [None, "web"] == [one and one.name for one in map(found.find, (first, second))]
     assert 0 == file.run("remove", "web")[0]
     assert "# ours\n\n" == file.path.read_text()
 
@@ -151,6 +151,10 @@ def line(name: str) -> str:
     return tokens.make(name, "read")[1]
 
 
+def add(line: str) -> Edit:
+    return lambda lines, _tokens: [*lines, line]
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     found = tmp_path / "tokens"
@@ -166,8 +170,7 @@ def test_the_mode_and_the_owner_are_kept(path: Path) -> None:
         os.chown(path, *(owner := (1234, 2345)))
     link = path.parent / "link"
     link.symlink_to(path)
-    with TokenFile(str(link), FORM) as file:
-        file.replace([*file.lines, line("new")])
+    change(str(link), FORM, add(line("new")))
     facts = path.stat()
     assert (0o640, owner) == (stat.S_IMODE(facts.st_mode), (facts.st_uid, facts.st_gid))
     assert link.is_symlink()
@@ -178,31 +181,27 @@ def test_the_mode_and_the_owner_are_kept(path: Path) -> None:
 def test_a_new_file_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
     """A token file that is not there yet is made with mode 0600."""
     path = tmp_path / "new"
-    with TokenFile(str(path), FORM) as file:
-        file.replace([line("web")])
+    change(str(path), FORM, add(line("web")))
     assert 0o600 == stat.S_IMODE(path.stat().st_mode)
-    with pytest.raises(TokenFileError, match="cannot be read"):
-        TokenFile(str(tmp_path / "none"), FORM, changes=False).__enter__()
 
 
 def test_changes_at_once_are_made_one_after_the_other(path: Path) -> None:
     """No change undoes another one, and none is refused."""
     words = [sys.executable, "-m", "sparq.cli", "token", "make"]
-    with TokenFile(str(path), FORM) as file:
-        waiting = [
-            subprocess.Popen(
-                [*words, name, "read", f"--file={path}"],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            for name in "bcd"
-        ]
+    waiting: list[subprocess.Popen[bytes]] = []
+
+    def edit(lines: list[str], _tokens: object) -> list[str]:
+        for name in "bcd":
+            command = [*words, name, "read", f"--file={path}"]
+            quiet = subprocess.DEVNULL
+            waiting.append(subprocess.Popen(command, stdout=quiet, stderr=quiet))
         wait_for(lambda: all(waits_for_a_lock(one.pid) for one in waiting))
-        file.replace([*file.lines, line("a")])
+        return [*lines, line("a")]
+
+    change(str(path), FORM, edit)
     assert [0, 0, 0] == [one.wait(60) for one in waiting]
-    with TokenFile(str(path), FORM, changes=False) as file:
-        assert ["web", "a"] == [one.name for one in file.tokens][:2]
-        assert set("bcd") == {one.name for one in file.tokens[2:]}
+    names = [one.name for one in tokens.read(str(path)).lines]
+    assert (["web", "a"], set("bcd")) == (names[:2], set(names[2:]))
     assert [path] == [*path.parent.iterdir()]
 
 
@@ -215,14 +214,13 @@ def waits_for_a_lock(pid: int) -> bool:
 def test_what_the_daemons_would_refuse_is_not_written(path: Path) -> None:
     """The old file stays: a token twice, a line with a mistake, a file that all may write."""
     before = path.read_text()
-    with TokenFile(str(path), FORM) as file:
-        for more in (file.lines[1], "web boss 00"):
-            with pytest.raises(TokenFileError, match="line 3"):
-                file.replace([*file.lines, more])
+    for more in (before.splitlines()[1], "web boss 00"):
+        with pytest.raises(TokenFileError, match="line 3"):
+            change(str(path), FORM, add(more))
     assert before == path.read_text()
     path.chmod(0o666)
     with pytest.raises(TokenFileError, match="chmod o-w"):
-        TokenFile(str(path), FORM).__enter__()
+        change(str(path), FORM, add(line("new")))
     assert [path] == [*path.parent.iterdir()]
 
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sparq.daemon.access import tokens
 from sparq.daemon.access.audit import AuditLog, Outcome, entry_of
 from sparq.daemon.access.rules import EVERYTHING, UNLISTED, Caller, Role, publishes
-from sparq.daemon.access.tokens import Token, TokenFileError, Tokens
+from sparq.daemon.access.tokens import Token, TokenFileError
 from sparq.daemon.address import peer_text
 from sparq.program.lifecycle import StartError
 
@@ -73,7 +73,10 @@ def build(rights: Rights, token: str, files: AccessOptions) -> Access | None:
         audit = AuditLog(path, flag="--audit-file", refused_seconds=seconds)
     elif not token:
         return None
-    return Access(rights, token=token, token_file=files.token_file, audit=audit)
+    try:
+        return Access(rights, token=token, token_file=files.token_file, audit=audit)
+    except TokenFileError as error:
+        raise StartError(f"--token-file: {error}") from None
 
 
 class Access:
@@ -96,11 +99,11 @@ class Access:
         """`token`: the token of `--http-token`. `now`: returns seconds since the epoch.
 
         Raises:
-            StartError: the token file cannot be used.
+            TokenFileError: the token file cannot be used.
         """
         self.refused = dict.fromkeys(REASONS, 0)
         self.now = now
-        self.tokens = read(token_file)
+        self.tokens = tokens.read(token_file) if token_file else None
         self._rights = rights
         self._token = token
         self._path = token_file
@@ -136,12 +139,10 @@ class Access:
 
     def identify(self, shown: str | None, remote: str, user_agent: str = "") -> Caller:
         """Return the client that shows a token; None: it shows none. `remote`: its address."""
-        if shown is None:
-            grants = () if self.tokens is None else self.tokens.anybody
-            return Caller("", "nobody", grants, UNAUTHORISED, remote, user_agent)
-        token = None if self.tokens is None else self.tokens.known(shown)
         # A wrong token has fewer rights than none at all (rule 3).
-        nobody = Caller("", "nobody", (), UNAUTHORISED, remote, user_agent)
+        grants = self.tokens.anybody if self.tokens is not None and shown is None else ()
+        nobody = Caller("", "nobody", grants, UNAUTHORISED, remote, user_agent)
+        token = self.tokens.find(shown) if self.tokens is not None and shown else None
         return nobody if token is None else self._holder(token, nobody)
 
     def review(self, caller: Caller) -> Caller:
@@ -259,15 +260,3 @@ def _facts(call: Call) -> dict[str, Any]:
         "channel": call.named("channel"),
         "arguments": arguments,
     }
-
-
-def read(path: str, flag: str = "--token-file") -> Tokens | None:
-    """Read the tokens of a file; None without a path.
-
-    Raises:
-        StartError: the file cannot be used; the text names the flag and the line.
-    """
-    try:
-        return tokens.read(path) if path else None
-    except TokenFileError as error:
-        raise StartError(f"{flag}: {error}") from None

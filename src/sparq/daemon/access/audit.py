@@ -27,6 +27,7 @@ import contextlib
 import dataclasses
 import datetime
 import errno
+import itertools
 import json
 import logging
 import os
@@ -36,10 +37,10 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from typing import Any, Final, Literal, get_args
 
 from sparq.daemon.access.rules import Caller, Via
+from sparq.daemon.files import sync_folder
 from sparq.program.lifecycle import StartError
 
 Outcome = Literal["done", "partly", "failed", "refused"]
@@ -85,7 +86,6 @@ class AuditEntry:
         arguments: further arguments, such as `to` of a seek or the ids of messages.
         outcome: `partly` means that it succeeded on some nodes only.
         detail: errors by node, or the result.
-        time: empty: the time when it is recorded.
     """
 
     user: str
@@ -99,30 +99,25 @@ class AuditEntry:
     user_agent: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     detail: str = ""
-    time: str = ""
 
 
 def entry_of(caller: Caller, action: str, outcome: Outcome, **facts: Any) -> AuditEntry:
     """Build an audit entry of a caller's action; `facts`: further fields of the entry."""
-    agent = caller.user_agent
     told = (caller.name, caller.via, caller.remote, action, outcome)
-    return AuditEntry(*told, user_agent=agent, **facts)
+    return AuditEntry(*told, user_agent=caller.user_agent, **facts)
 
 
 def to_line(entry: AuditEntry, now: float) -> bytes:
     """Encode an entry as a line, with its newline; `now`: seconds since the epoch."""
     fields = asdict(entry)
     arguments = json.dumps(fields.pop("arguments"), default=str)
-    short = {
-        name: _cut(str(value), DETAIL_MAX if name == "detail" else TEXT_MAX)
-        for name, value in fields.items()
-    }
     recorded = datetime.datetime.fromtimestamp(now, datetime.UTC).isoformat(timespec="milliseconds")
-    short["time"] = short["time"] or recorded.replace("+00:00", "Z")
-    ordered: dict[str, Any] = {"time": short.pop("time"), **short}
+    line: dict[str, Any] = {"time": recorded.replace("+00:00", "Z")}
+    for name, value in fields.items():
+        line[name] = _cut(str(value), DETAIL_MAX if name == "detail" else TEXT_MAX)
     is_long = len(arguments) > ARGUMENTS_MAX
-    ordered["arguments"] = _cut(arguments, ARGUMENTS_MAX) if is_long else json.loads(arguments)
-    return json.dumps(ordered, separators=(",", ":")).encode("ascii") + b"\n"
+    line["arguments"] = _cut(arguments, ARGUMENTS_MAX) if is_long else json.loads(arguments)
+    return json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
 
 
 def from_line(line: bytes) -> dict[str, Any] | None:
@@ -147,6 +142,27 @@ class AuditPage:
     scanned_bytes: int = 0
 
 
+def page_of(lines: Iterator[tuple[str, bytes]], limit: int, wanted: Wanted) -> AuditPage:
+    """Return a page of the entries that match.
+
+    Args:
+        lines: newest first, each with the place to continue before it.
+        limit: maximum number of entries.
+        wanted: whether an entry matches.
+    """
+    page = AuditPage()
+    for place, line in lines:
+        if len(page.entries) >= limit or page.scanned_bytes >= SCAN_BYTES_MAX:
+            return page
+        page.scanned_bytes += len(line) + 1
+        page.next = place
+        entry = from_line(line)
+        if entry is not None and wanted(entry):
+            page.entries.append(entry)
+    page.next = None
+    return page
+
+
 class AuditFile:
     """The files of one audit log."""
 
@@ -160,25 +176,20 @@ class AuditFile:
         Raises:
             OSError: the line was not written, or it is not certain that it was.
         """
+        with contextlib.suppress(FileNotFoundError):
+            size = os.lstat(self.path).st_size
+            if size and size + len(line) > self._file_bytes_max:
+                self._rotate()
         file = self._open()
         try:
-            if not line:
-                return
             size = os.fstat(file).st_size
-            if size and size + len(line) > self._file_bytes_max:
-                os.close(file)
-                file = -1
-                self._rotate()
-                file = self._open()
-                size = 0
             if size and os.pread(file, 1, size - 1) != b"\n":
                 line = b"\n" + line
             if os.write(file, line) != len(line):
                 raise OSError(errno.ENOSPC, "no space left for the whole entry")
             os.fsync(file)
         finally:
-            if file >= 0:
-                os.close(file)
+            os.close(file)
 
     def _open(self) -> int:
         # Neither a link nor a FIFO at this path may divert the entries or block their writer.
@@ -187,7 +198,7 @@ class AuditFile:
             file = os.open(self.path, flags)
         except FileNotFoundError:
             file = os.open(self.path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-            self._sync_folder()  # or a crash could remove the file, and synced entries with it
+            sync_folder(self.path)  # or a crash could remove the file, and synced entries with it
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
             raise OSError(errno.EINVAL, "it is not a regular file")
@@ -199,40 +210,16 @@ class AuditFile:
         for number in range(KEPT, 0, -1):
             with contextlib.suppress(FileNotFoundError):
                 os.replace(self._name(number - 1), self._name(number))
-        self._sync_folder()
+        sync_folder(self.path)
 
     def _name(self, number: int) -> str:
         return f"{self.path}.{number}" if number else self.path
 
-    def _sync_folder(self) -> None:
-        folder = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    def lines(self, before: str) -> Iterator[tuple[str, bytes]]:
+        """Yield each line before a place, newest first, with the place to continue before it.
 
-    def page(self, before: str, limit: int, wanted: Wanted) -> AuditPage:
-        """Return the matching entries before a place, newest first.
-
-        Args:
-            before: `next` of the previous page; empty: begin with the newest entry.
-            limit: maximum number of entries.
-            wanted: whether an entry matches.
+        `before`: `next` of the previous page; empty: begin with the newest entry.
         """
-        page = AuditPage()
-        for name, line in self._lines(before):
-            if len(page.entries) >= limit or page.scanned_bytes >= SCAN_BYTES_MAX:
-                return page
-            page.scanned_bytes += len(line) + 1
-            page.next = name
-            entry = from_line(line)
-            if entry is not None and wanted(entry):
-                page.entries.append(entry)
-        page.next = None
-        return page
-
-    def _lines(self, before: str) -> Iterator[tuple[str, bytes]]:
-        """Yield each line, newest first, with the place to continue before it."""
         found = _PLACE.fullmatch(before)
         if before and found is None:
             return
@@ -271,6 +258,25 @@ def _backwards(file: int, end: int) -> Iterator[tuple[int, bytes]]:
         end = begin
 
 
+class _RefusalLimit:
+    """Allows `REFUSED_MAX` entries at once, then one more per `seconds`; counts the others."""
+
+    def __init__(self, seconds: float) -> None:
+        self.left_out = 0
+        self._seconds = seconds
+        # One number, the time up to which the limit is used up: nothing has to be refilled.
+        self._used_until = 0.0
+
+    def allows(self, now: float) -> bool:
+        """Whether an entry may be written now; if so, it uses up the limit."""
+        used_until = max(self._used_until, now) + self._seconds
+        if used_until > now + REFUSED_MAX * self._seconds:
+            self.left_out += 1
+            return False
+        self._used_until = used_until
+        return True
+
+
 class AuditLog:
     """The audit log of one daemon."""
 
@@ -288,17 +294,18 @@ class AuditLog:
             StartError: the file cannot be written.
         """
         self._file = AuditFile(path) if path else None
-        self._remembered: deque[tuple[int, dict[str, Any]]] = deque(maxlen=REMEMBERED)
-        self._count = 0
+        # The last lines, each with its number.
+        self._remembered: deque[tuple[str, bytes]] = deque(maxlen=REMEMBERED)
+        self._numbers = itertools.count(1)
         self._why_not = ""
         # Threads of a pool run in any order; the lock lets one write at a time, in order (rule 1).
         self._order = asyncio.Lock()
         self._publish = publish
-        self._unpublished: asyncio.Queue[bytes] = asyncio.Queue(UNPUBLISHED_MAX)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._publisher: asyncio.Task[None] | None = None
+        self._publish_order = asyncio.Lock()
+        self._writes: set[asyncio.Task[None]] = set()
+        self._publishes: set[asyncio.Task[None]] = set()
+        self._refusals: dict[str, _RefusalLimit] = {}
         self._refused_seconds = refused_seconds
-        self._refusals: dict[str, _Budget] = {}
         if self._file is not None:
             try:
                 self._file.append()
@@ -315,37 +322,38 @@ class AuditLog:
         """Write an entry; on return it is on disk, or the program's log has the failure."""
         line = to_line(entry, time.time())
         logger.info("AUDIT: %s", line.decode().rstrip())
-        self._count += 1
-        self._remembered.append((self._count, json.loads(line)))
-        self._pass_on(line)
+        self._remembered.append((str(next(self._numbers)), line))
+        if self._publish is not None:
+            if len(self._publishes) < UNPUBLISHED_MAX:
+                _start(self._publish_line(self._publish, line.rstrip()), self._publishes)
+            else:
+                logger.error("AUDIT: entry not published, %d entries are waiting", UNPUBLISHED_MAX)
         if self._file is None:
             return
-        if len(self._tasks) >= UNWRITTEN_MAX:
+        if len(self._writes) >= UNWRITTEN_MAX:
             logger.error(
                 "AUDIT: entry not written, %d entries are waiting for the disk", UNWRITTEN_MAX
             )
             return
         # The write continues even if the waiting client disconnects.
-        await asyncio.shield(self._background(self._write(line)))
+        await asyncio.shield(_start(self._write(line), self._writes))
 
     async def unavailable(self) -> str:
         """Return why entries cannot be written now; empty: they can, or there is no file."""
-        if self._file is None:
-            return ""
         if self._why_not:
             await self._write()
         return self._why_not
 
     def refused(self, entry: AuditEntry, kind: str = "") -> None:
         """Record a refused request, unless there were too many of this kind recently (rule 2)."""
-        budget = self._refusals.setdefault(kind, _Budget(self._refused_seconds))
-        left_out = budget.admit(time.monotonic())
-        if left_out is None:
+        limit = self._refusals.setdefault(kind, _RefusalLimit(self._refused_seconds))
+        if not limit.allows(time.monotonic()):
             return
-        if left_out:
-            more = f"{left_out} more refused requests were not recorded"
+        if limit.left_out:
+            more = f"{limit.left_out} more refused requests were not recorded"
             entry = dataclasses.replace(entry, detail=f"{entry.detail}; {more}".lstrip("; "))
-        self._background(self.record(entry))
+            limit.left_out = 0
+        _start(self.record(entry), self._writes)
 
     async def page(
         self, before: str = "", limit: int = 50, filters: Mapping[str, str] | None = None
@@ -363,25 +371,24 @@ class AuditLog:
         def wanted(entry: dict[str, Any]) -> bool:
             return all(entry.get(key) == text for key, text in sought.items())
 
-        limit = max(1, min(limit, PAGE_MAX))
         if self._file is not None:
-            return await asyncio.to_thread(self._file.page, before, limit, wanted)
-        return self._remembered_page(before, limit, wanted)
+            lines = self._file.lines(before)
+        else:
+            lines = reversed(tuple(self._remembered))
+            if before:
+                # An entry that is not remembered any more has none before it.
+                at_place = itertools.dropwhile(lambda one: one[0] != before, lines)
+                lines = itertools.islice(at_place, 1, None)
+        return await asyncio.to_thread(page_of, lines, max(1, min(limit, PAGE_MAX)), wanted)
 
     async def close(self) -> None:
         """Write all pending entries."""
-        while self._tasks:  # a task that records a refusal starts another one, which writes it
-            await asyncio.wait(self._tasks)
-        if self._publisher is not None:
-            self._publisher.cancel()
-            await asyncio.wait([self._publisher])
-
-    def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        # asyncio holds only weak references to its tasks.
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        while self._writes:  # a task that records a refusal starts another one, which writes it
+            await asyncio.wait(self._writes)
+        for task in self._publishes:
+            task.cancel()
+        if self._publishes:
+            await asyncio.wait(self._publishes)
 
     async def _write(self, line: bytes = b"") -> None:
         """Write a line; without one, only check whether the file can be written."""
@@ -396,58 +403,19 @@ class AuditLog:
                     shown = line.decode().rstrip()
                     logger.error("AUDIT: entry not written (%s): %s", self._why_not, shown)
 
-    def _remembered_page(
-        self, before: str, limit: int, wanted: Callable[[dict[str, Any]], bool]
-    ) -> AuditPage:
-        end = int(before) if before.isascii() and before.isdigit() else self._count + 1
-        older = (
-            (number, entry)
-            for number, entry in reversed(self._remembered)
-            if number < end and wanted(entry)
-        )
-        found = list(islice(older, limit + 1))
-        page = AuditPage([entry for _, entry in found[:limit]])
-        if len(found) > limit:
-            page.next = str(found[limit - 1][0])
-        return page
-
-    def _pass_on(self, line: bytes) -> None:
-        if self._publish is None:
-            return
-        if self._publisher is None:
-            self._publisher = asyncio.get_running_loop().create_task(self._publish_all())
-        try:
-            self._unpublished.put_nowait(line.rstrip())
-        except asyncio.QueueFull:
-            logger.error("AUDIT: entry not published, %d entries are waiting", UNPUBLISHED_MAX)
-
-    async def _publish_all(self) -> None:
-        assert self._publish is not None
-        while True:
-            line = await self._unpublished.get()
+    async def _publish_line(self, publish: Publish, line: bytes) -> None:
+        async with self._publish_order:
             try:
-                await self._publish(line)
+                await publish(line)
             except Exception as error:
                 # Whatever error occurs, publishing goes on with the next entry.
                 logger.error("AUDIT: entry not published: %s", error)
 
 
-class _Budget:
-    """Allow `REFUSED_MAX` entries, then one more per `seconds`, and count the others."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._room = float(REFUSED_MAX)
-        self._at = float("-inf")
-        self._left_out = 0
-
-    def admit(self, now: float) -> int | None:
-        """Return how many were left out since the last allowed one; None: this one is left out."""
-        self._room = min(REFUSED_MAX, self._room + (now - self._at) / self._seconds)
-        self._at = now
-        if self._room < 1:
-            self._left_out += 1
-            return None
-        self._room -= 1
-        left_out, self._left_out = self._left_out, 0
-        return left_out
+def _start(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+    """Start a task and keep it in `tasks` until it is done."""
+    # asyncio holds only weak references to its tasks.
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task

@@ -18,10 +18,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, TypeAlias
 
 from sparq.daemon.access import tokens
 from sparq.daemon.access.tokens import ADMINS_FORM, ANYBODY, FORM, ID_LENGTH, NO_HASH, Form, Token
+from sparq.daemon.files import sync_folder
 from sparq.options.declare import option
 from sparq.options.mistakes import shown
 from sparq.program import verbs
@@ -77,91 +78,56 @@ VERBS: Final = {
 }
 
 
-class TokenFile:
-    """A token file during a change; a context manager.
+Edit: TypeAlias = Callable[[list[str], Sequence[Token]], list[str]]
+"""Gets the lines of a token file, with comments, and its tokens; returns the new lines."""
+
+
+def change(path: str, form: Form, edit: Edit) -> None:
+    """Replace a token file, or create it, with its old mode and owner.
 
     The new file is locked meanwhile: a second change waits for the end of the first.
 
-    Attributes:
-        lines: its lines, with comments.
-        tokens: its tokens, in the order of the lines.
+    Raises:
+        TokenFileError: the daemons would refuse the old or the new file; nothing has changed.
+        OSError: it cannot be written, or cannot get the old one's owner.
+        ValueError: from `edit`; nothing has changed.
     """
-
-    def __init__(self, path: str, form: Form, *, changes: bool = True) -> None:
-        """`changes`: the file will be replaced, and is created if there is none."""
-        self.lines: list[str] = []
-        self.tokens: Sequence[Token] = ()
-        # A symbolic link stays one.
-        self._path = os.path.realpath(path)
-        self._form = form
-        self._changes = changes
-        self._new = -1
-
-    def __enter__(self) -> Self:
-        """Read the file.
-
-        Raises:
-            TokenFileError: the daemons would refuse it.
-            OSError: it cannot be changed.
-        """
-        if self._changes:
-            self._new = self._open_new()
-        try:
-            if not self._changes or os.path.exists(self._path):
-                text = tokens.read_text(self._path)
-                self.tokens = tokens.parse(self._path, text, self._form).lines
-                self.lines = text.splitlines()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Delete the new file if it has not taken the place of the old one."""
-        if self._new >= 0:
-            os.close(self._new)
-            self._new = -1
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path + NEW)
-
-    def _open_new(self) -> int:
-        new = self._path + NEW
-        while True:
-            # Not with O_EXCL: a change that was killed leaves its file, but not its lock.
-            made = os.open(new, os.O_WRONLY | os.O_CREAT, MODE)
-            fcntl.flock(made, fcntl.LOCK_EX)
-            # The change before this one has renamed or deleted the file that both had opened.
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(made), os.stat(new)):
-                    os.ftruncate(made, 0)
-                    return made
-            os.close(made)
-
-    def replace(self, lines: Sequence[str]) -> None:
-        """Put a file with these lines in the place of the old one, with its mode and owner.
-
-        Raises:
-            TokenFileError: the daemons would refuse it; nothing has changed.
-            OSError: it cannot be written, or cannot get the old one's owner.
-        """
+    path = os.path.realpath(path)  # a symbolic link stays one
+    new = _locked(path + NEW)
+    try:
+        exists = os.path.exists(path)
+        old = tokens.read_text(path) if exists else ""
+        lines = edit(old.splitlines(), tokens.parse(path, old, form).lines)
         text = "".join(f"{line}\n" for line in lines)
-        tokens.parse(self._path, text, self._form)
+        tokens.parse(path, text, form)
+        if exists:
+            status = os.stat(path)
+            os.fchown(new, status.st_uid, status.st_gid)
+            os.fchmod(new, stat.S_IMODE(status.st_mode))
+        with open(new, "wb", closefd=False) as file:
+            file.write(text.encode())
+        os.fsync(new)
+        os.replace(path + NEW, path)
+    except BaseException:
+        os.unlink(path + NEW)
+        raise
+    finally:
+        os.close(new)
+    sync_folder(path)
+
+
+def _locked(path: str) -> int:
+    """Create and lock an empty file; waits while another process has it."""
+    while True:
+        # Not with O_EXCL: a change that was killed leaves its file, but not its lock.
+        made = os.open(path, os.O_WRONLY | os.O_CREAT, MODE)
+        fcntl.flock(made, fcntl.LOCK_EX)
+        # The change before this one has renamed or deleted the file that both had opened.
         with contextlib.suppress(FileNotFoundError):
-            old = os.stat(self._path)
-            os.fchown(self._new, old.st_uid, old.st_gid)
-            os.fchmod(self._new, stat.S_IMODE(old.st_mode))
-        data = memoryview(text.encode())
-        while data:
-            data = data[os.write(self._new, data) :]
-        os.fsync(self._new)
-        os.replace(self._path + NEW, self._path)
-        os.close(self._new)
-        self._new = -1
-        folder = os.open(os.path.dirname(self._path), os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            if os.path.samestat(os.fstat(made), os.stat(path)):
+                os.ftruncate(made, 0)
+                return made
+        os.close(made)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -201,8 +167,7 @@ def _make(request: ParsedCommand, form: Form) -> int:
     else:
         token, line = tokens.make(name, roles, last_day, form=form)
     if path:
-        with TokenFile(path, form) as file:
-            file.replace([*file.lines, line])
+        change(path, form, lambda lines, _: [*lines, line])
     else:
         sys.stderr.write(f"{line}\n")
     if token and not write_stdout(f"{token}\n"):
@@ -214,15 +179,14 @@ def _make(request: ParsedCommand, form: Form) -> int:
 
 
 def _list(request: ParsedCommand, form: Form) -> int:
-    with TokenFile(request.options.file, form, changes=False) as file:
-        now = time.time()
-        rows = [
-            (
-                *(one.name, one.words[1], one.id, (*one.words, "")[3]),
-                "" if now < one.expires else "expired",
-            )
-            for one in file.tokens
-        ]
+    now = time.time()
+    rows = [
+        (
+            *(one.name, one.words[1], one.id, (*one.words, "")[3]),
+            "" if now < one.expires else "expired",
+        )
+        for one in tokens.read(request.options.file, form).lines
+    ]
     widths = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
     lines = (
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -233,20 +197,22 @@ def _list(request: ParsedCommand, form: Form) -> int:
 
 def _remove(request: ParsedCommand, form: Form) -> int:
     wanted, path = request.words[0], request.options.file
-    with TokenFile(path, form) as file:
-        # A text is an id if it is long enough not to be a guess.
-        beginning = wanted.lower()[:ID_LENGTH]
-        found = [
-            one for one in file.tokens if wanted == one.name or (one.digest and beginning == one.id)
-        ]
+    # A text is an id if it is long enough not to be a guess.
+    beginning = wanted.lower()[:ID_LENGTH]
+    removed = ""
+
+    def edit(lines: list[str], known: Sequence[Token]) -> list[str]:
+        nonlocal removed
+        found = [one for one in known if wanted == one.name or (one.digest and beginning == one.id)]
         if not found:
-            names = ", ".join(dict.fromkeys(one.name for one in file.tokens)) or "none"
+            names = ", ".join(dict.fromkeys(one.name for one in known)) or "none"
             raise ValueError(f"no token {shown(wanted)} in {path}: it has {names}")
         if len(found) > 1:
             ids = ", ".join(one.id for one in found)
             raise ValueError(f"{len(found)} tokens {wanted}: use the id of one ({ids})")
-        at = found[0].number
-        file.replace([line for number, line in enumerate(file.lines, 1) if number != at])
-    name = found[0].name
-    sys.stderr.write(f"removed {name} from {path}: reload the daemons that use it (SIGHUP)\n")
+        removed, at = found[0].name, found[0].number
+        return [line for number, line in enumerate(lines, 1) if number != at]
+
+    change(path, form, edit)
+    sys.stderr.write(f"removed {removed} from {path}: reload the daemons that use it (SIGHUP)\n")
     return 0

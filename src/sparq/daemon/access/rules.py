@@ -172,9 +172,8 @@ class Need(NamedTuple):
 
     def is_met(self, granted: Iterable[Grant], argument: Callable[[str], str]) -> bool:
         """Whether grants meet the need; `argument` returns one of the request, "" if missing."""
-        if self.topics == ANY_TOPIC:
-            return self.role in roles_for(granted, None)
-        return self.role in roles_for(granted, argument(self.topics) if self.topics else "")
+        topic = argument(self.topics) if self.topics not in (ALL_TOPICS, ANY_TOPIC) else ""
+        return self.role in roles_for(granted, None if self.topics == ANY_TOPIC else topic)
 
 
 Needs = tuple[Need, ...]
@@ -207,57 +206,50 @@ def publishes(needs: Needs) -> bool:
     return bool(needs) and all(need.role == Role.PUBLISH for need in needs)
 
 
-DEBUG: Final[Rights] = {
-    ("GET", f"/debug/pprof/{name}"): of_all(Role.ADMINISTER)
-    for name in ("", "profile", "heap", "goroutine", "block")
-}
+def _rights(*rows: tuple[Needs, str]) -> Rights:
+    """Make a table of needs and the routes that have them, as `METHOD /path /path ...`."""
+    rights = {}
+    for needs, routes in rows:
+        method, *paths = routes.split()
+        rights.update({(method, path): needs for path in paths})
+    return rights
+
+
+DEBUG: Final = _rights(
+    (
+        of_all(Role.ADMINISTER),
+        "GET /debug/pprof/ /debug/pprof/profile /debug/pprof/heap /debug/pprof/goroutine"
+        " /debug/pprof/block",
+    )
+)
 """The needs of the debug routes that every daemon has."""
 
-NSQD: Final[Rights] = {
-    ("GET", "/ping"): OPEN,
-    ("GET", "/live"): OPEN,
-    ("GET", "/info"): of_any(Role.FIND),
-    ("GET", "/stats"): of_topic(Role.READ),
-    ("GET", "/metrics"): of_all(Role.READ),
-    ("GET", "/topic/times"): of_topic(Role.READ),
-    ("GET", "/policies"): of_topic(Role.READ),
-    ("GET", "/channel/messages"): of_topic(Role.BODIES),
-    ("GET", "/topic/messages"): of_topic(Role.BODIES),
-    ("GET", "/topic/search"): of_topic(Role.BODIES),
-    ("GET", "/message"): of_topic(Role.BODIES),
-    ("POST", "/pub"): of_topic(Role.PUBLISH),
-    ("POST", "/mpub"): of_topic(Role.PUBLISH),
-    ("POST", "/topic/create"): of_topic(Role.OPERATE),
-    ("POST", "/topic/pause"): of_topic(Role.OPERATE),
-    ("POST", "/topic/unpause"): of_topic(Role.OPERATE),
-    ("POST", "/topic/empty"): of_topic(Role.ADMINISTER),
-    ("POST", "/topic/delete"): of_topic(Role.ADMINISTER),
-    ("POST", "/channel/create"): of_topic(Role.OPERATE),
-    ("POST", "/channel/pause"): of_topic(Role.OPERATE),
-    ("POST", "/channel/unpause"): of_topic(Role.OPERATE),
-    ("POST", "/channel/seek"): of_topic(Role.OPERATE),
-    ("POST", "/channel/empty"): of_topic(Role.ADMINISTER),
-    ("POST", "/channel/delete"): of_topic(Role.ADMINISTER),
-    # A connection may publish to any topic. Its client connects again.
-    ("POST", "/client/close"): of_all(Role.OPERATE),
-    ("POST", "/message/requeue"): of_topic(Role.OPERATE),
-    ("POST", "/message/finish"): of_topic(Role.ADMINISTER),
-    ("POST", "/message/cancel"): of_topic(Role.ADMINISTER),
-    ("POST", "/message/copy"): (Need(Role.BODIES, "topic"), Need(Role.PUBLISH, "to")),
-    # A letter names its target topic, and any publisher can forge a letter.
-    ("POST", "/message/redrive"): of_all(Role.OPERATE),
-    ("GET", "/drain"): of_all(Role.READ),
-    ("POST", "/drain"): of_all(Role.ADMINISTER),
-    ("DELETE", "/drain"): of_all(Role.ADMINISTER),
-    ("POST", "/topic/drain"): of_topic(Role.OPERATE),
-    ("DELETE", "/topic/drain"): of_topic(Role.OPERATE),
-    ("PUT", "/policies"): of_all(Role.ADMINISTER),
-    ("DELETE", "/policies"): of_all(Role.ADMINISTER),
-    ("GET", "/config/:opt"): of_all(Role.OPERATE),
-    ("PUT", "/config/:opt"): of_all(Role.ADMINISTER),
+NSQD: Final = {
+    **_rights(
+        (OPEN, "GET /ping /live"),
+        (of_any(Role.FIND), "GET /info"),
+        (of_topic(Role.READ), "GET /stats /topic/times /policies"),
+        (of_all(Role.READ), "GET /metrics /drain"),
+        (of_topic(Role.BODIES), "GET /channel/messages /topic/messages /topic/search /message"),
+        (of_topic(Role.PUBLISH), "POST /pub /mpub"),
+        (of_topic(Role.OPERATE), "POST /topic/create /topic/pause /topic/unpause /topic/drain"),
+        (of_topic(Role.OPERATE), "DELETE /topic/drain"),
+        (of_topic(Role.OPERATE), "POST /channel/create /channel/pause /channel/unpause"),
+        (of_topic(Role.OPERATE), "POST /channel/seek /message/requeue"),
+        # A connection may publish to any topic. Its client connects again.
+        (of_all(Role.OPERATE), "POST /client/close"),
+        # A letter names its target topic, and any publisher can forge a letter.
+        (of_all(Role.OPERATE), "POST /message/redrive"),
+        (of_all(Role.OPERATE), "GET /config/:opt"),
+        (of_topic(Role.ADMINISTER), "POST /topic/empty /topic/delete"),
+        (of_topic(Role.ADMINISTER), "POST /channel/empty /channel/delete"),
+        (of_topic(Role.ADMINISTER), "POST /message/finish /message/cancel"),
+        ((Need(Role.BODIES, "topic"), Need(Role.PUBLISH, "to")), "POST /message/copy"),
+        (of_all(Role.ADMINISTER), "POST /drain /debug/freememory"),
+        (of_all(Role.ADMINISTER), "PUT /policies /config/:opt /debug/setblockrate"),
+        (of_all(Role.ADMINISTER), "DELETE /policies /drain"),
+    ),
     **DEBUG,
-    ("PUT", "/debug/setblockrate"): of_all(Role.ADMINISTER),
-    ("POST", "/debug/freememory"): of_all(Role.ADMINISTER),
 }
 """The needs of each route of nsqd, if there is a token file."""
 
@@ -265,23 +257,18 @@ PERMISSIONS: Final = {Role.PUBLISH: "publish", Role.CONSUME: "subscribe"}
 """The permissions of AUTH that roles give. PUB, MPUB and DPUB need `publish` for their topic; SUB,
 ATTACH, ENDS, READ and COMMIT need `subscribe` (`nsqd.auth.CHECKED`)."""
 
-NSQLOOKUPD: Final[Rights] = {
-    ("GET", "/ping"): OPEN,
-    ("GET", "/live"): OPEN,
-    ("GET", "/info"): of_any(Role.FIND),
-    # A client with any role for a topic may find its nsqds.
-    ("GET", "/lookup"): of_topic(Role.FIND),
-    ("GET", "/channels"): of_topic(Role.FIND),
-    # It returns the addresses of all nsqds and the names of their topics.
-    ("GET", "/nodes"): of_any(Role.FIND),
-    ("GET", "/topics"): of_all(Role.READ),
-    ("GET", "/metrics"): of_all(Role.READ),
-    ("POST", "/topic/create"): of_topic(Role.OPERATE),
-    ("POST", "/topic/delete"): of_topic(Role.ADMINISTER),
-    ("POST", "/topic/tombstone"): of_topic(Role.ADMINISTER),
-    ("POST", "/channel/create"): of_topic(Role.OPERATE),
-    ("POST", "/channel/delete"): of_topic(Role.ADMINISTER),
-    ("GET", "/debug"): of_all(Role.ADMINISTER),
+NSQLOOKUPD: Final = {
+    **_rights(
+        (OPEN, "GET /ping /live"),
+        # `/nodes` returns the addresses of all nsqds and the names of their topics.
+        (of_any(Role.FIND), "GET /info /nodes"),
+        # A client with any role for a topic may find its nsqds.
+        (of_topic(Role.FIND), "GET /lookup /channels"),
+        (of_all(Role.READ), "GET /topics /metrics"),
+        (of_topic(Role.OPERATE), "POST /topic/create /channel/create"),
+        (of_topic(Role.ADMINISTER), "POST /topic/delete /topic/tombstone /channel/delete"),
+        (of_all(Role.ADMINISTER), "GET /debug"),
+    ),
     **DEBUG,
 }
 """The needs of each route of nsqlookupd. An nsqd needs `REGISTER` for each topic (`guard`)."""

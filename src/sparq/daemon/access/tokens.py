@@ -120,31 +120,19 @@ class Tokens:
         """Return how many tokens have not expired."""
         return sum(now < token.expires for token in self._tokens)
 
-    def known(self, shown: str) -> Token | None:
-        """Return the line of a token, even if it has expired."""
+    def find(self, shown: str, now: float = 0.0) -> Token | None:
+        """Return the line of a token; `now`: unless it has expired."""
         is_possible = len(shown) >= LENGTH_MIN and TOKEN.fullmatch(shown)
-        return self.with_digest(digest(shown)) if is_possible else None
+        return self.with_digest(digest(shown), now) if is_possible else None
 
-    def with_digest(self, sought: bytes) -> Token | None:
-        """Return the line with this hash, even if it has expired."""
+    def with_digest(self, sought: bytes, now: float = 0.0) -> Token | None:
+        """Return the line with this hash; `now`: unless it has expired."""
         # No `break`: the time would show how far down the file the token is (rule 2).
         found = None
         for token in self._tokens:
-            if hmac.compare_digest(token.digest, sought):
+            if hmac.compare_digest(token.digest, sought) and now < token.expires:
                 found = token
         return found
-
-    def find(self, shown: str, now: float) -> Token | None:
-        """Return the line of a token; None: there is none, or it has expired."""
-        return _unless_expired(self.known(shown), now)
-
-    def by_digest(self, sought: bytes, now: float) -> Token | None:
-        """Return the line with this hash, unless it has expired."""
-        return _unless_expired(self.with_digest(sought), now)
-
-
-def _unless_expired(token: Token | None, now: float) -> Token | None:
-    return token if token is not None and now < token.expires else None
 
 
 def resolve(text: str, flag: str = "--http-token") -> str:
