@@ -18,36 +18,12 @@ from sparq.wire.errors import remote_error
 from tests.client.certificates import certificates, server_context
 from tests.client.counterpart import Counterpart
 from tests.client.scripted import (
-    RecordingTransport,
     frame,
     listening,
     scripted,
 )
 from tests.support.servers import free_port
 from tests.support.waiting import let_all_run, until
-
-
-async def test_a_single_request_is_written_immediately(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A request is written immediately if the previous write held one command and was answered."""
-    async with scripted() as [nsqd]:
-        connection = await open_connection(nsqd.address, Config())
-        recording = RecordingTransport(connection._transport)
-        monkeypatch.setattr(connection, "_transport", recording)
-        await connection.request(commands.pub("t", b"1"))
-        second = connection.request(commands.pub("t", b"2"))
-        assert len(recording.writes) == 2
-        third = connection.request(commands.pub("t", b"3"))
-        fourth = connection.request(commands.pub("t", b"4"))
-        assert len(recording.writes) == 2
-        await asyncio.gather(second, third, fourth)
-        fifth = connection.request(commands.pub("t", b"5"))
-        assert len(recording.writes) == 3
-        await fifth
-
-        await until(lambda: len(nsqd.lines(b"PUB")) == 5)
-        await connection.close()
 
 
 async def test_answers_are_matched_to_requests_in_order() -> None:

@@ -318,7 +318,6 @@ async def test_a_handler_that_blocks_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The warning contains the blocking handler's name, the duration and advice."""
-    monkeypatch.setattr(consumer_module, "WATCH_SECONDS", 0.01)
     monkeypatch.setattr(consumer_module, "LATE_SECONDS", 0.1)
 
     async def awaits(message: Message) -> None:
@@ -328,7 +327,7 @@ async def test_a_handler_that_blocks_is_named(
         time.sleep(0.2)
 
     for handler, count in ((awaits, 0), (blocks, 1)):
-        async with consuming(handler=handler) as (_, peer, _):
+        async with consuming(handler=handler, rdy_redistribute_interval=0.01) as (_, peer, _):
             peer.deliver(1)
             await until(lambda peer=peer: not peer.in_flight)
             texts = [each.getMessage() for each in caplog.records if "blocked" in each.msg]

@@ -68,7 +68,7 @@ async def test_stop_hands_out_the_batch_gathered_so_far() -> None:
 
         gathering = asyncio.create_task(gather())
         deliver(peer, range(3))
-        await until(lambda: consumer.in_flight == 3 and not consumer._inbox._arrived)
+        await until(lambda: consumer.in_flight == 3 and not consumer._inbox.waiting)
         await consumer.stop()
         await gathering
 

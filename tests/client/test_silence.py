@@ -92,27 +92,6 @@ async def test_a_continued_nsqd_is_used_again(nsqds: Nsqds, stopped: NsqdServer)
     await until_seen(lambda: sum(map(depth, nsqds)) == published + resent)
 
 
-async def test_a_late_ok_of_the_silent_nsqd_counts(nsqds: Nsqds, stopped: NsqdServer) -> None:
-    """If the silent nsqd answers first after all, its OK counts, with ``resent`` 1."""
-    first = nsqds[0]
-    async with producer_of(first, stopped) as producer:
-        await producer.until_connected()
-        os.kill(stopped.pid, signal.SIGSTOP)
-        publishes = [asyncio.create_task(producer.publish("late", b"x")) for _ in range(2)]
-        try:
-            await until(lambda: any(each.done() for each in publishes))
-            os.kill(first.pid, signal.SIGSTOP)
-            await until(lambda: producer.resent == 1)
-            os.kill(stopped.pid, signal.SIGCONT)
-            receipts = await asyncio.gather(*publishes)
-        finally:
-            os.kill(first.pid, signal.SIGCONT)
-
-        late = next(each for each in receipts if each.attempts == 2)
-        assert (stopped.tcp, 2, 1) == late
-        assert (0, 2) == (producer.under_way, producer.published)
-
-
 async def test_a_publish_on_the_only_nsqd_waits_while_it_is_silent(
     nsqds: Nsqds, stopped: NsqdServer
 ) -> None:

@@ -1,7 +1,6 @@
 """One connection to an nsqd: connect, IDENTIFY, then send commands and receive answers.
 
-1. Commands of one event loop iteration are sent with one write, or a few if there are many. A
-   request is written at once if the last write held one command and all requests are answered.
+1. Commands of one event loop iteration are sent with one write, or a few if there are many.
 2. nsqd answers in order, so answers are matched to requests first in, first out. A request whose
    awaiting task was cancelled keeps its place; its answer is dropped.
 3. After a fatal error nsqd executes nothing: later requests were certainly not executed. Errors
@@ -20,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Final, cast
@@ -54,12 +52,10 @@ TURN_BYTES: Final = 1 << 20
 REST_READS_MAX: Final = 16
 """Reads of ``TURN_BYTES`` each: more than a socket's receive buffer holds."""
 
-COMMANDS_MAX: Final = 256
-"""This many commands are sent before the loop iteration ends: nsqd then works in parallel."""
-
 # With 100 tasks that publish, 32 and 50 are fastest; 64 is slower, and 256 a quarter slower.
-REQUESTS_MAX: Final = 50
-"""The same for requests: of 100, nsqd works on one half while the client makes the other."""
+COMMANDS_MAX: Final = 50
+"""This many commands are sent before the loop iteration ends: nsqd works on them while the client
+makes the others."""
 
 WRITE_CHECKS: Final = 4
 """Checks in a row without progress after which a peer that does not read is given up.
@@ -86,44 +82,15 @@ _NOTHING: Final = cast(Generator[Any, None, None], iter(()))
 DONE: Final = _Done()
 
 
-class Request(ABC):
-    """A command that nsqd answers; all requests of one connection have the same class.
-
-    Attributes:
-        size: size of the command in bytes.
-    """
-
-    __slots__ = ("size",)
-
-    size: int
-
-    @abstractmethod
-    def answered(self, link: Connection, answer: bytes | Exception) -> None:
-        """Handle the response, refusal (``RemoteError``) or loss (``ConnectionLostError``)."""
-
-    @staticmethod
-    def confirmed(link: Connection, requests: Sequence[Any]) -> None:
-        """Handle OK for several requests, in one call."""
-        for request in requests:
-            request.answered(link, OK)
-
-
-class Awaited(Request):
-    """A request whose answer becomes the result of a future, unless that was cancelled."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, size: int, future: asyncio.Future[bytes]) -> None:
-        self.size, self.future = size, future
-
-    def answered(self, link: Connection, answer: bytes | Exception) -> None:
-        """Set the answer as the future's result or exception."""
-        if self.future.done():
-            return
+def settle(futures: Sequence[asyncio.Future[bytes]], answer: bytes | Exception) -> None:
+    """Make an answer the result of each future, unless that was cancelled."""
+    for future in futures:
+        if future.done():
+            continue
         if isinstance(answer, Exception):
-            self.future.set_exception(answer)
+            future.set_exception(answer)
         else:
-            self.future.set_result(answer)
+            future.set_result(answer)
 
 
 class Connection(asyncio.Protocol):
@@ -131,8 +98,8 @@ class Connection(asyncio.Protocol):
 
     Attributes:
         address: the nsqd's ``host:port`` or path.
-        waiting: the requests without an answer, oldest first, each with the loop time at which it
-            was sent.
+        waiting: the requests without an answer, oldest first: the loop time at which each was
+            sent, the size of its command and the request itself.
         waiting_bytes: total size of their commands.
         facts: the answer to IDENTIFY; ``{}`` from an nsqd without feature negotiation.
         authorization: the answer to AUTH; ``{}`` from an nsqd that does not require AUTH.
@@ -142,14 +109,15 @@ class Connection(asyncio.Protocol):
         refused_responses: number of FIN, REQ and TOUCH commands that nsqd refused.
         live: whether commands can be sent.
         on_messages: called with each run of received messages.
-        on_answered: called after requests were answered, and when the connection is lost.
+        on_answers: called with requests and the answer to each of them: the response, a refusal
+            (``RemoteError``), or ``ConnectionLostError`` for all that wait when it is lost.
     """
 
     _transport: asyncio.Transport  # from ``connection_made`` on
 
     def __init__(self, address: str, config: Config) -> None:
         self.address = address
-        self.waiting: deque[tuple[float, Request]] = deque()
+        self.waiting: deque[tuple[float, int, Any]] = deque()
         self.waiting_bytes = 0
         self.facts: dict[str, Any] = {}
         self.authorization: dict[str, Any] = {}
@@ -157,7 +125,7 @@ class Connection(asyncio.Protocol):
         self.live = True
         self.is_full = False
         self.on_messages: Callable[[MessageRun], None] = lambda run: None
-        self.on_answered: Callable[[], None] = lambda: None
+        self.on_answers: Callable[[list[Any], bytes | Exception], None] = settle
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[ConnectionLostError] = self._loop.create_future()
         self.opened: asyncio.Future[None] = self._loop.create_future()
@@ -169,7 +137,6 @@ class Connection(asyncio.Protocol):
             config.max_msg_size or FRAME_BYTES_MAX,
         )
         self._out: list[bytes] = []
-        self._lone = False
         self._resumed: asyncio.Future[None] | None = None
         self.heard_at = self._loop.time()
         self._fatal: Exception | None = None
@@ -198,29 +165,20 @@ class Connection(asyncio.Protocol):
             ConnectionLostError: the connection has already ended; nothing was sent.
         """
         answer: asyncio.Future[bytes] = self._loop.create_future()
-        self.ask(command, Awaited(len(command), answer), self._loop.time())
+        self.ask(command, answer, self._loop.time())
         return answer
 
-    def ask(self, command: bytes, request: Request, now: float) -> None:
-        """Send a command; its answer is passed to ``request``; ``now`` is the loop time.
+    def ask(self, command: bytes, request: object, now: float) -> None:
+        """Send a command; ``on_answers`` gets ``request`` and its answer; ``now`` is the loop time.
 
         Raises:
             ConnectionLostError: as for ``request``.
         """
         if not self.live:
             raise ConnectionLostError(self._reason(None), executed=False)
-        out = self._out
-        # For a task that awaits each publish, a flush at the end of the iteration would have
-        # nothing to collect. After a write of several commands more are likely to follow, so they
-        # are collected.
-        alone = self._lone and not out and not self.waiting
-        self.waiting.append((now, request))
-        self.waiting_bytes += request.size
-        if not out and not alone:
-            self._loop.call_soon(self._flush)
-        out.append(command)
-        if alone or len(out) >= REQUESTS_MAX:
-            self._flush()
+        self.waiting.append((now, len(command), request))
+        self.waiting_bytes += len(command)
+        self.send(command)
 
     def drained(self) -> Awaitable[None]:
         """Return an awaitable that waits while the transport's write buffer is too full."""
@@ -229,11 +187,9 @@ class Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         out, self._out = self._out, []
-        if not out:
-            return
-        self._lone = len(out) == 1
-        data = out[0] if self._lone else b"".join(out)
-        self._write(data if self._wire.is_plain else self._wire.layers.seal((data,)))
+        if out:
+            data = b"".join(out)
+            self._write(data if self._wire.is_plain else self._wire.layers.seal((data,)))
 
     def _write(self, data: bytes) -> None:
         if data and not self._lost.done():
@@ -296,12 +252,10 @@ class Connection(asyncio.Protocol):
             self.opened.exception()  # avoids a warning if the dialling task was cancelled
         executed = False if isinstance(self._fatal, RemoteError) else None
         waiting, self.waiting, self.waiting_bytes = self.waiting, deque(), 0
-        for _, request in waiting:
-            request.answered(self, ConnectionLostError(reason, executed))
+        self.on_answers([each for _, _, each in waiting], ConnectionLostError(reason, executed))
         # asyncio does not call `resume_writing` for a lost connection: tasks would wait forever.
         if self._resumed is not None:
             self.resume_writing()
-        self.on_answered()
 
     def _read_rest(self) -> None:
         """Read what nsqd sent before it reset the connection, if a write noticed the reset first.
@@ -402,20 +356,17 @@ class Connection(asyncio.Protocol):
     def _take(self, data: bytes) -> None:
         """Decode frames; pass runs of messages to ``on_messages``, answers to their requests."""
         receiver = self._wire.receiver
-        has_answers = False
         try:
             # A producer receives little but plain OKs: they are counted in one step, and the
             # decoder of frames runs only if there is anything else.
             receiver.feed(data)
             if count := receiver.take_oks():
-                has_answers = True
-                self._confirmed(count)
+                self._answered(OK, count)
             if not count or receiver.has_more:
                 for found in receiver.runs():
                     if isinstance(found, MessageRun):
                         self.on_messages(found)
                         continue
-                    has_answers = True
                     kind, frame = found
                     if kind == FRAME_ERROR:
                         self._refused(remote_error(frame))
@@ -429,26 +380,17 @@ class Connection(asyncio.Protocol):
             limit = self._config.max_msg_size
             hint = f" (the option max_msg_size is {limit})" if limit else ""
             self.fail(WrongPeerError(f"{error}{hint}"))
-        # Once per read: after each answer, it would look for queued publishes many times in vain.
-        if has_answers:
-            self.on_answered()
 
-    def _confirmed(self, count: int) -> None:
+    def _answered(self, answer: bytes | RemoteError, count: int = 1) -> None:
+        """Pass an answer to each of the ``count`` oldest requests."""
         take = self.waiting.popleft
-        requests = [take()[1] for _ in range(min(count, len(self.waiting)))]
-        self.waiting_bytes -= sum([request.size for request in requests])
-        if requests:
-            requests[0].confirmed(self, requests)
-        if len(requests) < count:
-            self._answered(OK)
-
-    def _answered(self, answer: bytes | RemoteError) -> None:
-        """Pass an answer to the oldest request."""
-        if self.waiting:
-            _, request = self.waiting.popleft()
-            self.waiting_bytes -= request.size
-            request.answered(self, answer)
-        elif isinstance(answer, RemoteError):
+        taken = [take() for _ in range(min(count, len(self.waiting)))]
+        if taken:
+            self.waiting_bytes -= sum([size for _, size, _ in taken])
+            self.on_answers([request for _, _, request in taken], answer)
+        if len(taken) == count:
+            return
+        if isinstance(answer, RemoteError):
             log.warning("nsqd %s: %s", self.address, answer, extra={"nsqd": self.address})
         else:
             self.fail(WrongPeerError(f"unexpected answer without a request: {answer[:100]!r}"))

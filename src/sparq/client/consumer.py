@@ -20,8 +20,8 @@ Iterate over it or over its ``batches``, or give it a ``handler``: each delivery
    is ignored. A ``CancelledError`` raised inside a handler is a failure like any other exception:
    only a cancellation of the task that runs the handler ends that task.
 6. While the event loop is blocked, no heartbeat is answered and no response sent. After two missed
-   heartbeats nsqd closes the connection and redelivers the messages in flight. So each consumer has
-   one timer: a late tick means that something blocked the loop, and is logged.
+   heartbeats nsqd closes the connection and redelivers the messages in flight. So a late tick of
+   the timer that redistributes RDY is logged: something has blocked the loop.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ TURN_SECONDS: Final = 0.01
 GIVEN_UP: Final = "given up by the client"
 """The ``reason`` field of a dead letter."""
 
-WATCH_SECONDS: Final = 0.5
 LATE_SECONDS: Final = 1.0
+"""A timer that fires this much too late means that something blocked the event loop."""
 
 
 class Consumer(Connecting):
@@ -229,7 +229,6 @@ class Consumer(Connecting):
         )
         self._plan_due = False
         self._answered = asyncio.Event()
-        self._waiting = 0  # how many tasks wait for ``_answered``
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._inbox = Inbox(self._expire)
         self._dead_letter = dead_letter
@@ -319,28 +318,10 @@ class Consumer(Connecting):
         asyncio.get_running_loop()  # raises before anything is started if no loop runs
         with about(topic=self.topic, channel=self.channel):
             self._connect()
-            self._redistribute()
-            self._watch(asyncio.get_running_loop().time())
+            self._redistribute(asyncio.get_running_loop().time())
             if self._handler is not None:
                 for number in range(self._concurrency):
                     self._tasks.append(background(self._work(self._handler), f"handler {number}"))
-
-    def _watch(self, due: float) -> None:
-        """Warn if this check is late: the event loop was blocked."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        if now - due > LATE_SECONDS:
-            self._log.warning(
-                "the event loop was blocked for %.1f s, probably by %s (%s/%s); heartbeats were "
-                "not answered. Await instead of computing or blocking there, or move the work to "
-                "asyncio.to_thread",
-                now - due,
-                name_of(self._handler),
-                self.topic,
-                self.channel,
-            )
-        due = now + WATCH_SECONDS
-        self._timers["watch"] = loop.call_at(due, self._watch, due)
 
     def pause(self) -> None:
         """Stop receiving until ``resume``; received messages and connections are kept."""
@@ -507,27 +488,33 @@ class Consumer(Connecting):
 
     # RDY and backoff
 
-    def _redistribute(self) -> None:
+    def _redistribute(self, due: float) -> None:
         """Check RDY now, and again every ``rdy_redistribute_interval`` seconds."""
+        loop = asyncio.get_running_loop()
+        if (late := loop.time() - due) > LATE_SECONDS:
+            self._log.warning(
+                "the event loop was blocked for %.1f s, probably by %s (%s/%s); heartbeats were "
+                "not answered. Await instead of computing or blocking there, or move the work to "
+                "asyncio.to_thread",
+                late,
+                name_of(self._handler),
+                self.topic,
+                self.channel,
+            )
         now = time.monotonic()
         self._expire(now)
         self._distributor.rotate(now)
         if self._distributor.needs_more_rdy:
             self._plan()
         if not self._stopping:
-            later = asyncio.get_running_loop().call_later
-            interval = self.config.rdy_redistribute_interval
-            self._timers["redistribute"] = later(interval, self._redistribute)
+            due = loop.time() + self.config.rdy_redistribute_interval
+            self._timers["redistribute"] = loop.call_at(due, self._redistribute, due)
 
     async def _emptied(self, subscriptions: Iterable[Subscription]) -> None:
         """Wait until these connections are lost or have nothing in flight."""
-        self._waiting += 1
-        try:
-            while any(each.window.in_flight for each in subscriptions):
-                self._answered.clear()
-                await self._answered.wait()
-        finally:
-            self._waiting -= 1
+        while any(each.window.in_flight for each in subscriptions):
+            self._answered.clear()
+            await self._answered.wait()
 
     def _expire(self, now: float) -> None:
         """Drop messages whose timeout is over: nsqd redelivers them."""
@@ -539,11 +526,8 @@ class Consumer(Connecting):
 
     def _answering(self, outcome: BackoffSignal) -> None:
         """Note a response that is about to be sent."""
-        if self._waiting:
-            self._answered.set()
-        # A success changes nothing while there is no backoff: the usual case makes no call.
-        is_usual = outcome is BackoffSignal.SUCCESS and self._backoff.state is BackoffState.CLEAR
-        if not is_usual and not self._stopping and self._backoff.result(outcome):
+        self._answered.set()
+        if not self._stopping and self._backoff.result(outcome):
             if self._backoff.state is BackoffState.BLOCKED:
                 later = asyncio.get_running_loop().call_later
                 self._timers["block"] = later(self._backoff.duration(), self._probe)

@@ -4,9 +4,8 @@ Outcomes:
 
 1. A publish is complete when nsqd has answered OK, not when its bytes have been sent.
 2. Publishes of any number of tasks share the connections, without waiting for one another.
-3. A publish without an answer is sent again when its connection is lost, or when half of its time
-   is over; to another nsqd if there is one. The message may then be stored twice; the client
-   cannot know. ``Receipt.resent`` counts such sends of one publish, ``Producer.resent`` of all.
+3. A publish without an answer is sent again when its connection is lost; to another nsqd if there
+   is one. The message may then be stored twice; the client cannot know. ``Receipt.resent`` counts such sends of one publish, ``Producer.resent`` of all.
    A send that certainly was not stored does not count.
 4. A command is checked before it is sent: nsqd closes the connection after an invalid command, and
    other publishes share that connection.
@@ -27,9 +26,8 @@ Which nsqd gets a publish:
    no other down with it, and gets the error.
 5. A stopped process, or a network that drops packets, leaves a socket open. A connection is silent
    if an answer is due and nothing at all has arrived for ``SILENT_SECONDS``. It is skipped while
-   another one is not silent. A publish that has waited there for half of its time, or for
-   ``write_timeout`` if that is less, is sent on another connection as well: it may be stored twice.
-   The first OK counts, and the receipt counts the other send as unanswered.
+   another one is not silent. After ``write_timeout``, or half of ``publish_timeout`` if that is
+   less, it is closed if another one answers, and its publishes are sent there.
 6. A draining nsqd is skipped while another one is connected, or wanted but not yet connected: as
    long as an nsqlookupd lists it as draining, or for ``RETRY_SECONDS`` after it has refused a
    publish for that reason; then one publish tries it again. A publish that it refuses goes to the
@@ -43,15 +41,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence, Sized
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, Self
 
 from sparq.client.arguments import check_delay, check_name
 from sparq.client.config import Config, milliseconds
-from sparq.client.connection import OK, STORAGE_REFUSALS, Connection, Request, open_connection
+from sparq.client.connection import OK, STORAGE_REFUSALS, Connection, open_connection
 from sparq.client.discovery import Connecting, Filter
 from sparq.client.errors import (
     ClosedError,
@@ -62,14 +59,13 @@ from sparq.client.errors import (
 )
 from sparq.client.log_fields import FieldLogger
 from sparq.client.pool import background
+from sparq.protocol import commands
 from sparq.protocol.errors import DRAINING, RemoteError
 
 log = FieldLogger(__name__)
 
 BODY_BYTES_MAX: Final = 2**31 - 1
 """The protocol's size limit; nsqd's own limits (--max-msg-size, --max-body-size) are lower."""
-
-_SIZE: Final = struct.Struct(">i")
 
 CLOSED: Final = "the producer is closed"
 LATE: Final = "publish timed out (publish_timeout or timeout_seconds)"
@@ -78,13 +74,10 @@ TRIED: Final = "publish failed, no OK within publish_attempts"
 SUSPECT: Final = 2
 """A publish that lost this many connections is sent alone. One is usual when an nsqd dies."""
 
-CHECK_SECONDS: Final = 0.05
+CHECK_SECONDS: Final = 0.25
 """Interval between two checks for silent connections, while any publish is pending."""
 
 SILENT_SECONDS: Final = 0.25
-MOVED_MAX: Final = 1_000
-"""Publishes moved from a silent connection per check, so as not to block the event loop."""
-
 RETRY_SECONDS: Final = 5.0
 LISTED: Final = float("inf")
 """Until when an nsqd is skipped that an nsqlookupd lists as draining."""
@@ -139,17 +132,15 @@ class Callback:
     set_exception = set_result
 
 
-class PendingPublish(Request):
+class PendingPublish:
     """One publish without an outcome yet.
 
     Attributes:
-        producer: sends it and handles nsqd's answers.
         command: the bytes to send.
         message_count: number of messages that it publishes.
         outcome: gets the receipt or the error, once; done before: its caller was cancelled.
-        asked_at: when it was last sent, or submitted; loop time.
         deadline: when it is given up; loop time.
-        link: the connection of the last send; None: it waits to be sent.
+        is_sent: whether nsqd has it, so that an answer is due; else it waits to be sent.
         attempts: number of sends.
         spared: number of sends that nsqd certainly did not execute, for reasons outside this
             publish (another command's error, draining).
@@ -161,11 +152,9 @@ class PendingPublish(Request):
         timer: gives the publish up at its deadline.
     """
 
-    producer: Producer
-
     # Class attributes as defaults: they seldom change, and there is one instance per message. Hence
-    # no `__slots__`, unlike in the other requests: a slot cannot have a default.
-    link: Connection | None = None
+    # no `__slots__`: a slot cannot have a default.
+    is_sent = False
     attempts = 0
     spared = 0
     unanswered = 0
@@ -180,28 +169,12 @@ class PendingPublish(Request):
         command: bytes,
         message_count: int,
         outcome: asyncio.Future[Receipt] | Callback,
-        asked_at: float,
         deadline: float,
     ) -> None:
         self.command = command
-        self.size = len(command)
         self.message_count = message_count
         self.outcome = outcome
-        self.asked_at = asked_at
         self.deadline = deadline
-
-    def answered(self, link: Connection, answer: bytes | Exception) -> None:
-        """Pass the answer to the producer, unless the publish has an outcome already."""
-        if answer == OK:
-            self.producer._confirmed(link, (self,))
-        # Else it was sent on another connection, whose answer decides.
-        elif self.link is link and not self.outcome.done():
-            self.producer._failed_once(self, link, answer)
-
-    @staticmethod
-    def confirmed(link: Connection, requests: Sequence[PendingPublish]) -> None:
-        """Pass the OKs to the producer."""
-        requests[0].producer._confirmed(link, requests)
 
 
 class Producer(Connecting):
@@ -340,8 +313,7 @@ class Producer(Connecting):
         """Send a publish or queue it."""
         now = self._started().time()
         deadline = now + (self.config.publish_timeout if seconds is None else seconds)
-        publish = PendingPublish(command, count, outcome, now, deadline)
-        publish.producer = self
+        publish = PendingPublish(command, count, outcome, deadline)
         if seconds is not None:
             # Otherwise no timer of its own: the connection checks for `publish_timeout` itself, and
             # a publish that is queued or sent again gets a timer then.
@@ -475,7 +447,7 @@ class Producer(Connecting):
 
     async def _serve(self, address: str) -> ConnectionLostError:
         link = await open_connection(address, self.config)
-        link.on_answered = self._send_queued
+        link.on_answers = partial(self._answered, link)
         self._pool.errors.pop(address, None)
         self._pool.connected(address, link.facts)
         self._links.append(link)
@@ -555,8 +527,19 @@ class Producer(Connecting):
 
     # Answers
 
-    def _confirmed(self, link: Connection, publishes: Sequence[PendingPublish]) -> None:
-        """Handle OK for publishes on one connection."""
+    def _answered(
+        self, link: Connection, publishes: list[PendingPublish], answer: bytes | Exception
+    ) -> None:
+        """Handle the same answer to one or more publishes on one connection."""
+        if answer == OK:
+            self._confirmed(link, publishes)
+        else:
+            for publish in publishes:
+                if not publish.outcome.done():
+                    self._failed_once(publish, link, answer)
+        self._send_queued()
+
+    def _confirmed(self, link: Connection, publishes: list[PendingPublish]) -> None:
         address = link.address
         if self._draining and self._draining.get(address, LISTED) != LISTED:
             del self._draining[address]
@@ -564,9 +547,7 @@ class Producer(Connecting):
         at_once = Receipt(address)  # shared by those sent once: most need none of their own
         for publish in publishes:
             if publish.outcome.done():
-                continue  # cancelled, failed at its deadline, or confirmed by another nsqd
-            if publish.link is not link:  # it was silent; the publish may be queued for another
-                self._dequeue(publish)
+                continue  # cancelled, or failed at its deadline
             self.published += publish.message_count
             if publish.timer is not None:
                 publish.timer.cancel()
@@ -624,7 +605,7 @@ class Producer(Connecting):
             self._send_again(publish)
 
     def _send_again(self, publish: PendingPublish) -> None:
-        publish.link = None
+        publish.is_sent = False
         late = asyncio.get_running_loop().time() >= publish.deadline
         if late or not self._has_attempts(publish):
             self._fail(publish, self._given_up(publish, LATE if late else TRIED))
@@ -654,11 +635,12 @@ class Producer(Connecting):
         if publish.refusal is not None:
             # Sent even beyond the limit, which is rare: in the queue it could wait for its own
             # refusal.
-            for other in self._without_draining() or ():
-                if other.address not in publish.refused_by:
-                    self._send(publish, other, now)
-                    return
-            self._fail(publish, publish.refusal)
+            others = self._without_draining() or ()
+            other = next((each for each in others if each.address not in publish.refused_by), None)
+            if other is None:
+                self._fail(publish, publish.refusal)
+            else:
+                self._send(publish, other, now)
         elif (link := self._next_link(publish, now)) is not None:
             self._send(publish, link, now)
         else:
@@ -670,7 +652,7 @@ class Producer(Connecting):
         if self._draining:
             others = self._without_draining()
             links = links if others is None else others
-        limit = self.config.max_pending_bytes - publish.size
+        limit = self.config.max_pending_bytes - len(publish.command)
         spare: Connection | None = None
         for _ in links:
             self._turn = (self._turn + 1) % len(links)
@@ -678,18 +660,18 @@ class Producer(Connecting):
             # An idle connection takes any size: a publish above `max_pending_bytes` would otherwise
             # wait until its deadline.
             if link.live and (not link.waiting or self._has_room(link, publish, limit)):
-                if not link.waiting or not _is_silent(link, now):
+                if _waited(link, now) < SILENT_SECONDS:
                     return link
                 spare = link
         # A full connection that answers can take it sooner than a silent one.
-        answering = any(link.live and not _is_silent(link, now) for link in links)
+        answering = any(link.live and _waited(link, now) < SILENT_SECONDS for link in links)
         return None if answering else spare
 
     def _has_room(self, link: Connection, publish: PendingPublish, limit: int) -> bool:
         """Whether a connection with unanswered publishes can take another one."""
-        _, first = link.waiting[0]
-        is_reserved = isinstance(first, PendingPublish) and first.losses >= SUSPECT
-        return link.waiting_bytes <= limit and publish.losses < SUSPECT and not is_reserved
+        first: PendingPublish = link.waiting[0][2]
+        is_reserved = max(first.losses, publish.losses) >= SUSPECT
+        return link.waiting_bytes <= limit and not is_reserved
 
     def _without_draining(self) -> list[Connection] | None:
         """Return connections to nsqds that do not drain; None: no such nsqd, connected or not."""
@@ -701,7 +683,6 @@ class Producer(Connecting):
         return found if found or not known.issuperset(self._pool.wanted) else None
 
     def _send(self, publish: PendingPublish, link: Connection, now: float) -> None:
-        publish.asked_at = now
         if self._draining and self._draining.get(link.address, LISTED) != LISTED:
             self._draining[link.address] = now + RETRY_SECONDS  # this is the retry
         if publish.unanswered:
@@ -710,7 +691,7 @@ class Producer(Connecting):
             self.resent += publish.message_count * (publish.unanswered - publish.resent)
             publish.resent = publish.unanswered
         publish.attempts += 1
-        publish.link = link
+        publish.is_sent = True
         link.ask(publish.command, publish, now)
 
     # Silence
@@ -720,13 +701,18 @@ class Producer(Connecting):
         self._check_timer = loop.call_later(CHECK_SECONDS, self._check)
 
     def _check(self) -> None:
-        """Send the overdue publishes on silent connections elsewhere."""
+        """Close silent connections if another one answers: their publishes are sent there."""
         now = asyncio.get_running_loop().time()
         # Not after a late timer: this program was blocked, and has not read what has arrived.
         if now - self._checked_at <= 2 * CHECK_SECONDS:
-            for link in self._links:
-                if link.live and _is_silent(link, now):
-                    self._move_overdue(link, now)
+            live = [link for link in self._links if link.live]
+            silent = [link for link in live if _waited(link, now) >= SILENT_SECONDS]
+            limit = min(self.config.write_timeout, self.config.publish_timeout / 2)
+            overdue = [link for link in silent if _waited(link, now) >= limit]
+            for link in overdue if len(silent) < len(live) else ():
+                text = "nsqd %s does not answer: its %d publishes may be stored twice"
+                log.warning(text, link.address, len(link.waiting), extra={"nsqd": link.address})
+                link.fail(TimeoutError(f"no answer for {_waited(link, now):.1f} s"))
         self._checked_at = now
         # The end of `RETRY_SECONDS` is no event on any connection, so the queue is tried here.
         if self._draining:
@@ -735,45 +721,19 @@ class Producer(Connecting):
         if self.under_way:
             self._check_later()
 
-    def _move_overdue(self, silent: Connection, now: float) -> None:
-        """Send publishes that are overdue on a silent connection on other ones as well."""
-        moved = 0
-        for asked_at, publish in list(silent.waiting):
-            if not isinstance(publish, PendingPublish) or publish.link is not silent:
-                continue
-            waited = now - max(asked_at, silent.heard_at)
-            half = (publish.deadline - asked_at) / 2
-            if publish.outcome.done() or waited < min(self.config.write_timeout, half):
-                continue
-            other = self._next_link(publish, now)
-            if other is None or _is_silent(other, now) or moved == MOVED_MAX:
-                break
-            if self._has_attempts(publish):
-                moved += 1
-                publish.unanswered += 1
-                self._expire_in_time(publish)
-                # It keeps its place on the silent connection, which may still answer, in order.
-                self._send(publish, other, now)
-        if moved:
-            text = (
-                "nsqd %s does not answer: %d publishes were also sent to other nsqds "
-                "and may be stored twice"
-            )
-            log.warning(text, silent.address, moved, extra={"nsqd": silent.address})
-
     # The queue
 
     def _enqueue(self, publish: PendingPublish) -> None:
         self._expire_in_time(publish)
         self._queue[publish] = None
-        self._queue_bytes += publish.size
+        self._queue_bytes += len(publish.command)
         self._queue_empty.clear()
 
     def _dequeue(self, publish: PendingPublish) -> None:
         """Remove a publish from the queue, if it is there."""
         if publish in self._queue:
             del self._queue[publish]
-            self._queue_bytes -= publish.size
+            self._queue_bytes -= len(publish.command)
             if not self._queue:
                 self._queue_empty.set()
 
@@ -807,7 +767,7 @@ class Producer(Connecting):
 
     def _expire(self, publish: PendingPublish) -> None:
         self._dequeue(publish)
-        publish.unanswered += publish.link is not None
+        publish.unanswered += publish.is_sent
         self._fail(publish, self._given_up(publish, LATE))
 
     def _given_up(self, publish: PendingPublish, why: str) -> PublishError:
@@ -828,9 +788,9 @@ class Producer(Connecting):
         return f" ({reasons})" if reasons else ""
 
 
-def _is_silent(link: Connection, now: float) -> bool:
-    """Whether an answer is due on a connection, and nothing has arrived for some time."""
-    return bool(link.waiting) and now - max(link.waiting[0][0], link.heard_at) >= SILENT_SECONDS
+def _waited(link: Connection, now: float) -> float:
+    """Return for how long nothing has arrived on a connection while an answer was due."""
+    return now - max(link.waiting[0][0], link.heard_at) if link.waiting else 0.0
 
 
 def _log_failure(outcome: Receipt | Exception) -> None:
@@ -838,7 +798,7 @@ def _log_failure(outcome: Receipt | Exception) -> None:
         log.warning("publish_nowait: %s", outcome)
 
 
-# Commands: `sparq.protocol.commands` with checks, and the head of each built once per topic.
+# Commands: those of `sparq.protocol.commands`, with checks.
 
 
 def publish_command(topic: str, body: bytes) -> bytes:
@@ -848,7 +808,8 @@ def publish_command(topic: str, body: bytes) -> bytes:
         ValueError: the topic name is not valid, or the body is empty or has over 2^31 - 1 bytes.
         TypeError: the body is not bytes.
     """
-    return _head("PUB", topic) + _sized(body)
+    _check_topic(topic)
+    return commands.pub(topic, _checked(body))
 
 
 def multi_publish_command(topic: str, bodies: Sequence[bytes]) -> bytes:
@@ -862,8 +823,10 @@ def multi_publish_command(topic: str, bodies: Sequence[bytes]) -> bytes:
         raise TypeError(f"bodies must be a sequence of bytes, not {type(bodies).__name__}")
     if not bodies:
         raise ValueError("bodies is empty: at least one message is needed")
-    messages = b"".join(map(_sized, bodies))
-    return _head("MPUB", topic) + _sized(_SIZE.pack(len(bodies)) + messages)
+    _check_topic(topic)
+    messages = list(map(_checked, bodies))
+    _check_size(4 + sum(4 + len(message) for message in messages))
+    return commands.mpub(topic, messages)
 
 
 def publish_deferred_command(topic: str, body: bytes, delay_seconds: float) -> bytes:
@@ -874,27 +837,27 @@ def publish_deferred_command(topic: str, body: bytes, delay_seconds: float) -> b
         TypeError: the body is not bytes, or the delay is not a number.
     """
     check_delay(delay_seconds)
-    delay_ms = milliseconds(delay_seconds)
-    return b"%b %d\n%b" % (_head("DPUB", topic)[:-1], delay_ms, _sized(body))
+    _check_topic(topic)
+    return commands.dpub(topic, milliseconds(delay_seconds), _checked(body))
 
 
 @lru_cache(maxsize=1024)
-def _head(command: str, topic: str) -> bytes:
+def _check_topic(topic: str) -> None:
     check_name("topic", topic)
-    return f"{command} {topic}\n".encode()
 
 
-def _sized(body: bytes) -> bytes:
+def _checked(body: bytes) -> bytes:
     if not isinstance(body, bytes):
         if not isinstance(body, bytearray | memoryview):
             hint = ": encode it" if isinstance(body, str) else ""
             raise TypeError(f"a message must be bytes, not {type(body).__name__}{hint}")
         body = bytes(body)
-    size = len(body)
-    if not 0 < size <= BODY_BYTES_MAX:
-        raise ValueError(
-            f"{size} bytes do not fit into one command: at most {BODY_BYTES_MAX}"
-            if size
-            else "a message must not be empty"
-        )
-    return _SIZE.pack(size) + body
+    if not body:
+        raise ValueError("a message must not be empty")
+    _check_size(len(body))
+    return body
+
+
+def _check_size(size: int) -> None:
+    if size > BODY_BYTES_MAX:
+        raise ValueError(f"{size} bytes do not fit into one command: at most {BODY_BYTES_MAX}")

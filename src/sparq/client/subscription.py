@@ -28,11 +28,11 @@ A `Batch` is handled and responded to as a whole:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, cast, overload
 
@@ -114,8 +114,8 @@ class ReceivedMessages:
         """Remove the first ``count`` messages and return them as a new ``ReceivedMessages``."""
         first = ReceivedMessages(self._subscription, self.run.split(count), self.untouched_until)
         first.expires_at = self.expires_at
-        if self in self._subscription.unopened:
-            self._subscription.unopened[first] = first
+        if self in self._subscription.in_flight:
+            self._subscription.in_flight[first] = first
         return first
 
     def open(self) -> list[Message]:
@@ -128,9 +128,8 @@ class Subscription:
 
     Attributes:
         window: its RDY and number of messages in flight.
-        outstanding: the opened messages in flight by id, oldest first.
+        in_flight: the messages in flight: opened ones by id, groups not opened yet by themselves.
         has_letters: whether its topic is a dead-letter topic.
-        unopened: the received groups not opened yet, oldest first, each by itself.
         respond_from_anywhere: ``respond``, or a function that calls it on the consumer's thread.
     """
 
@@ -147,9 +146,8 @@ class Subscription:
         facts = connection.facts
         most = _number(facts, "max_rdy_count", RDY_COUNT_MAX)
         self.window = RdyWindow(most, self._send_ready)
-        self.outstanding: dict[bytes, Message] = {}
+        self.in_flight: dict[bytes | ReceivedMessages, Message | ReceivedMessages] = {}
         self.has_letters = False
-        self.unopened: dict[ReceivedMessages, ReceivedMessages] = {}
         self.respond_from_anywhere: Respond = self.respond
         # An nsqd that reports no timeout still has one: without its length, none is assumed here.
         self._timeout = _number(facts, "msg_timeout", 0) / 1000 or NEVER
@@ -171,7 +169,7 @@ class Subscription:
     def _messages_received(self, run: MessageRun) -> None:
         now, window = time.monotonic(), self.window
         received = ReceivedMessages(self, run, now + self._timeout)
-        self.unopened[received] = received
+        self.in_flight[received] = received
         window.in_flight += len(run)
         window.last_message = now
         self._counters.received += len(run)
@@ -195,18 +193,14 @@ class Subscription:
             for message in messages:
                 message.expires_at = received.expires_at
                 message.responded = received.responded
-        if received not in self.unopened:
-            return messages
-        del self.unopened[received]
-        outstanding = self.outstanding
-        before = len(outstanding)
-        older = [found for each in messages if (found := outstanding.get(each.raw_id)) is not None]
-        outstanding.update((message.raw_id, message) for message in messages)
-        # An id already outstanding was redelivered: its earlier delivery has expired at nsqd.
-        for message in older:
-            message.expires_at = GONE
-        self._counters.expired += len(older)
-        self.window.in_flight -= before + len(messages) - len(outstanding)
+        if self.in_flight.pop(received, None) is not None:
+            for message in messages:
+                # An id already in flight was redelivered: its earlier delivery expired at nsqd.
+                if (earlier := self.in_flight.get(message.raw_id)) is not None:
+                    earlier.expires_at = GONE
+                    self._counters.expired += 1
+                    self.window.in_flight -= 1
+                self.in_flight[message.raw_id] = message
         return messages
 
     # Responses
@@ -222,65 +216,43 @@ class Subscription:
             delay: of REQ, in seconds; None: a default that grows with ``attempts``.
             backoff: whether REQ counts as a failure in the backoff.
         """
-        now, connection = time.monotonic(), self.connection
+        now, connection, counters = time.monotonic(), self.connection, self._counters
         is_late = each.expires_at <= now
-        key: Any = each
-        in_flight: dict[Any, Any] = self.unopened
+        key: bytes | ReceivedMessages
         if isinstance(each, Message):
-            in_flight, key, ids = self.outstanding, each.raw_id, [each.raw_id]
+            key, ids = each.raw_id, [each.raw_id]
         else:
-            ids = each.run.ids()
-        if kind == "touch":
-            return self._touch(each, ids, now)
-        if in_flight.get(key) is each:
-            del in_flight[key]
+            key, ids = each, each.run.ids()
+        if kind != "touch" and self.in_flight.get(key) is each:
+            del self.in_flight[key]
             self.window.in_flight -= len(ids)
             if is_late:
                 self._count_expired(len(ids))
         if not connection.live:
             return DONE
-        if kind == "finish":
-            command, outcome = commands.fins(ids), BackoffSignal.SUCCESS
-        else:
-            command = self._requeue_command(ids, delay, each.attempts)
-            outcome = BackoffSignal.FAILURE if backoff else BackoffSignal.NEUTRAL
-        if is_late:
-            self._warn()
-            if outcome is BackoffSignal.SUCCESS:
-                outcome = BackoffSignal.NEUTRAL
+        if kind == "touch":
+            counters.touched += len(ids)
+            if not is_late:  # within nsqd's `--max-msg-timeout`
+                each.expires_at = min(now + self._timeout, each.untouched_until + self._touchable)
+            command = b"".join(map(commands.touch, ids))
         elif kind == "finish":
-            self._counters.finished += len(ids)
+            counters.finished += 0 if is_late else len(ids)
+            self._answering(BackoffSignal.NEUTRAL if is_late else BackoffSignal.SUCCESS)
+            command = commands.fins(ids)
         else:
-            self._counters.requeued += len(ids)
-        self._answering(outcome)
+            if delay is None:
+                config = self._config
+                delay = min(config.default_requeue_delay * each.attempts, config.max_requeue_delay)
+            counters.requeued += 0 if is_late else len(ids)
+            self._answering(BackoffSignal.FAILURE if backoff else BackoffSignal.NEUTRAL)
+            delay_ms = milliseconds(delay)
+            command = b"".join([commands.req(raw_id, delay_ms) for raw_id in ids])
         connection.send(command)
         return connection.drained() if connection.is_full else DONE
 
-    def _requeue_command(self, ids: list[bytes], delay: float | None, attempts: int) -> bytes:
-        if delay is None:
-            config = self._config
-            delay = min(config.default_requeue_delay * attempts, config.max_requeue_delay)
-        delay_ms = milliseconds(delay)
-        return b"".join([commands.req(raw_id, delay_ms) for raw_id in ids])
-
-    def _touch(
-        self, each: Message | ReceivedMessages, ids: list[bytes], now: float
-    ) -> Awaitable[None]:
-        connection = self.connection
-        if not connection.live:
-            return DONE
-        self._counters.touched += len(ids)
-        if now < each.expires_at:  # within nsqd's `--max-msg-timeout`
-            each.expires_at = min(now + self._timeout, each.untouched_until + self._touchable)
-        connection.send(b"".join(map(commands.touch, ids)))
-        return connection.drained()
-
     def _count_expired(self, count: int) -> None:
+        """Count expired messages, and warn once a minute: a small timeout would fill the log."""
         self._counters.expired += count
-        self._warn()
-
-    def _warn(self) -> None:
-        """Warn of expired messages, once a minute: a small timeout would fill the log."""
         now = time.monotonic()
         if now < self._warn_at or not self.connection.live:
             return
@@ -298,26 +270,20 @@ class Subscription:
 
     def expire(self, now: float) -> None:
         """Drop messages whose timeout is over from those in flight, and count them as expired."""
-        groups = [each for each in self.unopened if each.expires_at <= now]
-        messages = [each for each in self.outstanding.values() if each.expires_at <= now]
-        for group in groups:
-            del self.unopened[group]
-        for message in messages:
-            del self.outstanding[message.raw_id]
-        if groups or messages:
-            count = sum(map(len, groups)) + len(messages)
+        expired = {key: each for key, each in self.in_flight.items() if each.expires_at <= now}
+        if expired:
+            for key in expired:
+                del self.in_flight[key]
+            count = size_of(expired.values())
             self.window.in_flight -= count
             self._count_expired(count)
 
     def forget(self) -> None:
         """Mark all messages in flight as stale: the connection is lost."""
-        for received in self.unopened:
-            received.expires_at = GONE
-        for message in self.outstanding.values():
-            message.expires_at = GONE
+        for each in self.in_flight.values():
+            each.expires_at = GONE
         self._counters.lost += self.window.in_flight
-        self.unopened.clear()
-        self.outstanding.clear()
+        self.in_flight.clear()
         self.window.in_flight = 0
 
     def start_closing(self) -> Awaitable[object]:
@@ -335,25 +301,31 @@ def _number(facts: dict[str, Any], name: str, default: int) -> int:
     return value if isinstance(value, int) and value > 0 else default
 
 
+def size_of(parts: Iterable[ReceivedMessages | Message]) -> int:
+    """Return the total number of messages."""
+    return sum(len(each) if isinstance(each, ReceivedMessages) else 1 for each in parts)
+
+
 class Inbox:
     """A queue of received messages, first in, first out.
 
     Args:
         expire: called with the monotonic time when a message with an ended timeout is found.
+
+    Attributes:
+        waiting: the messages, opened or not, in the order in which they arrived.
     """
 
     def __init__(self, expire: Callable[[float], None]) -> None:
+        self.waiting: deque[ReceivedMessages | Message] = deque()
         self._expire = expire
         self._expired_until = 0.0
         self._ended = self._hurried = False
-        # `take` opens a group only once the one before it was taken, so `_opened` comes first.
-        self._arrived: deque[ReceivedMessages] = deque()
-        self._opened: deque[Message] = deque()
         self._takers: deque[asyncio.Future[None]] = deque()
 
     def put(self, received: ReceivedMessages) -> None:
         """Add received messages."""
-        self._arrived.append(received)
+        self.waiting.append(received)
         self._wake(len(received))
 
     def hurry(self) -> None:
@@ -374,37 +346,28 @@ class Inbox:
         Args:
             now: the monotonic time; messages whose timeout ended by then are skipped.
         """
-        opened = self._opened
-        while not self._ended:
-            while opened:
-                message = opened.popleft()
-                # The fast path of `_is_fresh`, without a call per message.
-                if message.expires_at > now or self._is_fresh(message, now):
-                    return message
-            if not self._arrived:
-                break
-            opened.extend(self._arrived.popleft().open())
+        waiting = self.waiting
+        while waiting and not self._ended:
+            each = waiting.popleft()
+            if isinstance(each, ReceivedMessages):
+                waiting.extendleft(reversed(each.open()))
+            elif each.expires_at > now or self._is_fresh(each, now):  # mostly without a call
+                return each
         return None
 
     def take_many(self, count: int) -> list[ReceivedMessages | Message]:
         """Return up to ``count`` of the messages present, without waiting."""
         found: list[ReceivedMessages | Message] = []
         now = time.monotonic()
-        while count and self._opened:
-            message = self._opened.popleft()
-            if self._is_fresh(message, now):
-                found.append(message)
-                count -= 1
-        while count and self._arrived:
-            received = self._arrived[0]
-            is_fresh = self._is_fresh(received, now)
-            if not is_fresh or len(received) <= count:
-                self._arrived.popleft()
-            else:
-                received = received.split(count)
-            if is_fresh:
-                found.append(received)
-                count -= len(received)
+        while count and self.waiting:
+            each = self.waiting.popleft()
+            if not self._is_fresh(each, now):
+                continue
+            if isinstance(each, ReceivedMessages) and len(each) > count:
+                self.waiting.appendleft(each)
+                each = each.split(count)
+            found.append(each)
+            count -= size_of([each])
         return found
 
     async def gather(
@@ -428,11 +391,7 @@ class Inbox:
         except asyncio.CancelledError:
             # No other code knows these messages: dropped here, they would stay in flight until
             # their timeout.
-            for each in reversed(found):
-                if isinstance(each, ReceivedMessages):
-                    self._arrived.appendleft(each)
-                else:
-                    self._opened.appendleft(each)
+            self.waiting.extendleft(reversed(found))
             self._wake(len(found))
             raise
         # Checked again: a timeout may have ended, or a connection been lost, during the wait.
@@ -441,13 +400,13 @@ class Inbox:
 
     async def filled(self) -> bool:
         """Wait until there may be a message to take; False: the inbox is closed."""
-        while not (self._ended or self._opened or self._arrived):
+        while not (self._ended or self.waiting):
             await self._news(None)
         return not self._ended
 
     def give_back(self) -> None:
         """Requeue all messages not taken, with delay 0, for other consumers."""
-        for each in self.take_many(size_of(self._arrived) + len(self._opened)):
+        for each in self.take_many(size_of(self.waiting)):
             each._respond(each, "requeue", 0, False)
 
     def _is_fresh(self, each: ReceivedMessages | Message, now: float) -> bool:
@@ -465,16 +424,13 @@ class Inbox:
         """Wait until a message arrives, or until the deadline; loop time."""
         taker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._takers.append(taker)
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                await taker
-        except (TimeoutError, asyncio.CancelledError) as error:
-            if not taker.cancelled():
-                self._wake(1)  # another task takes the message that woke this one
-            elif taker in self._takers:  # `_wake` may have removed it already
-                self._takers.remove(taker)
-            if isinstance(error, asyncio.CancelledError):
-                raise
+                try:
+                    await taker
+                except asyncio.CancelledError:  # the timeout, too
+                    self._wake(1)  # another task takes the message that may have woken this one
+                    raise
 
     def _wake(self, count: int) -> None:
         """Wake up to ``count`` waiting tasks."""
@@ -483,11 +439,6 @@ class Inbox:
             if not taker.done():
                 taker.set_result(None)
                 count -= 1
-
-
-def size_of(parts: Iterable[ReceivedMessages | Message]) -> int:
-    """Return the total number of messages."""
-    return sum(len(each) if isinstance(each, ReceivedMessages) else 1 for each in parts)
 
 
 class Batch(Sequence[Message]):
@@ -507,7 +458,7 @@ class Batch(Sequence[Message]):
         self.responded = False
         self._parts = list(parts)
         self._messages: list[Message] | None = None
-        self._around: Around = nullcontext
+        self._around: Around = contextlib.nullcontext
 
     def __len__(self) -> int:
         return size_of(self._parts)
@@ -589,7 +540,7 @@ class Batch(Sequence[Message]):
         is_last = kind != "touch"
         self.responded = is_last
         slow = []
-        with self._around(kind) if is_last else nullcontext():
+        with self._around(kind) if is_last else contextlib.nullcontext():
             for part in [each for each in self._parts if not each.responded]:
                 part.responded = is_last
                 answer = part._respond(part, kind, delay, backoff)

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sparq.protocol.layout import ID_SIZE
@@ -295,6 +296,11 @@ def _sized(body: bytes) -> bytes:
     return _SIZE.pack(len(body)) + body
 
 
+@lru_cache(maxsize=1024)
+def _publish_line(name: bytes, topic: str) -> bytes:
+    return _line(name, topic)
+
+
 def identify(body: bytes) -> bytes:
     """IDENTIFY with a JSON body."""
     return b"IDENTIFY\n" + _sized(body)
@@ -312,13 +318,13 @@ def sub(topic: str, channel: str) -> bytes:
 
 def pub(topic: str, body: bytes) -> bytes:
     """PUB: publish a message."""
-    return _line(b"PUB", topic) + _sized(body)
+    return _publish_line(b"PUB", topic) + _sized(body)
 
 
 def mpub(topic: str, bodies: Sequence[bytes]) -> bytes:
     """MPUB: publish several messages; all of them are accepted, or none."""
     messages = b"".join(map(_sized, bodies))
-    return _line(b"MPUB", topic) + _sized(_SIZE.pack(len(bodies)) + messages)
+    return _publish_line(b"MPUB", topic) + _sized(_SIZE.pack(len(bodies)) + messages)
 
 
 def dpub(topic: str, defer_ms: int, body: bytes) -> bytes:

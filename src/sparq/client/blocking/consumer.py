@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from sparq.client.arguments import require_callable
 from sparq.client.blocking.handle import SessionHandle, awaited, close_all, on_session_thread
-from sparq.client.blocking.loop_thread import CLOSED, LoopThread, withdraw
+from sparq.client.blocking.loop_thread import CLOSED, LoopThread
 from sparq.client.connection import DONE
 from sparq.client.consumer import Consumer, Handler, check_batch
 from sparq.client.errors import ClosedError
@@ -120,11 +120,26 @@ class BlockingConsumer(SessionHandle):
     they block. They also raise ``ClosedError`` if the session is closed.
 
     Attributes:
-        topic: the topic.
-        channel: the channel.
+        topic, channel: the topic and channel it consumes.
         counters: counts of deliveries and responses since the start.
-        closed: whether it is closed.
+        in_flight: the number of messages received and not yet responded to, handed out or not.
+        is_starved: whether some connection has at least 85 % of its RDY in flight.
+        is_paused: whether ``pause`` was called without a later ``resume``.
+        backoff_level: rises with a failure, falls with a success; 0: no backoff.
     """
+
+    topic: str
+    channel: str
+    counters: Counters
+    in_flight: int
+    is_starved: bool
+    is_paused: bool
+    backoff_level: int
+    _shown = (
+        *SessionHandle._shown,
+        *("topic", "channel", "counters"),
+        *("in_flight", "is_starved", "is_paused", "backoff_level"),
+    )
 
     def __init__(
         self,
@@ -138,15 +153,12 @@ class BlockingConsumer(SessionHandle):
         if taken := sorted(arguments.keys() & {"handler", "concurrency"}):
             names = ", ".join(taken)
             raise TypeError(f"no such option: {names}: iterate over the consumer instead")
-        self.topic = topic
-        self.channel = channel
         require_callable(on_giving_up=on_giving_up)
         if on_giving_up is not None:
             arguments["on_giving_up"] = _on_a_thread(on_giving_up)
         self._consumer = thread.ask(lambda: Consumer(topic, channel, **arguments))
         self._consumer._through = _sending_from(thread)
         super().__init__(thread, self._consumer)
-        self.counters: Counters = self._consumer.counters
         self._ready = ReadyMessages(self._consumer)
         self._start()
 
@@ -233,16 +245,9 @@ class BlockingConsumer(SessionHandle):
             if not self.closed:
                 raise
         finally:
-            if gathering is not None:
-                self._give_back(gathering)
-
-    def _give_back(self, gathering: Future[Batch | None]) -> None:
-        """End the wait for a batch that will not be handed out; requeue what has come."""
-        with contextlib.suppress(ClosedError):
-            leaving = self._thread.submit(_requeue, gathering)
-            # The garbage collector may close this generator on any thread, even the session's.
-            if not self._thread.is_current():
-                self._thread.wait(leaving)
+            if gathering is not None:  # timed out or interrupted: for the next call, or others
+                self._thread.cancel(gathering)
+                gathering.add_done_callback(_requeue_unseen)
 
     def _take(self, deadline: float | None) -> Message | None:
         """Return the next message; None when the consumer is closed."""
@@ -280,26 +285,6 @@ class BlockingConsumer(SessionHandle):
         return found
 
     # State
-
-    @property
-    def in_flight(self) -> int:
-        """The number of messages received and not yet responded to, handed out or not."""
-        return self._consumer.in_flight
-
-    @property
-    def is_starved(self) -> bool:
-        """Whether some connection has at least 85 % of its RDY in flight."""
-        return self._consumer.is_starved
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether ``pause`` was called without a later ``resume``."""
-        return self._consumer.is_paused
-
-    @property
-    def backoff_level(self) -> int:
-        """The backoff level: rises with a failure, falls with a success; 0: no backoff."""
-        return self._consumer.backoff_level
 
     @property
     def max_in_flight(self) -> int:
@@ -360,8 +345,8 @@ def _sending_from(thread: LoopThread) -> Callable[[Respond], Respond]:
     return through
 
 
-async def _requeue(gathering: Future[Batch | None]) -> None:
-    if (unseen := await withdraw(gathering)) is not None:
+def _requeue_unseen(gathering: Future[Batch | None]) -> None:
+    if gathering.exception() is None and (unseen := gathering.result()) is not None:
         unseen.requeue(0, backoff=False)
 
 

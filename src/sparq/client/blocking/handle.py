@@ -12,7 +12,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
-from typing import Any, Concatenate, Final, NoReturn, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, Self, TypeVar
 
 from sparq.client.blocking.loop_thread import LoopThread
 from sparq.client.config import Config
@@ -53,30 +53,37 @@ class SessionHandle(Closing):
 
     Attributes:
         closed: whether it is closed.
+        config: the options in use.
+        connections: the connected nsqds, as ``host:port``.
+        errors: why an nsqd is not connected or an nsqlookupd query failed, by address or URL.
     """
+
+    config: Config
+    connections: list[str]
+    errors: dict[str, str]
+    _shown: tuple[str, ...] = ("config", "connections", "errors")
+    """The attributes that are those of the asyncio object."""
 
     def __init__(self, thread: LoopThread, awaited: Producer | Consumer) -> None:
         self.closed = False
         self._thread = thread
         self._awaited = awaited
 
-    @property
-    def config(self) -> Config:
-        """The options in use."""
-        return self._awaited.config
+    if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
 
-    @property
-    def connections(self) -> list[str]:
-        """The connected nsqds, as ``host:port``."""
-        return self._awaited.connections
-
-    @property
-    def errors(self) -> dict[str, str]:
-        """Why an nsqd is not connected or an nsqlookupd query failed, by address or URL."""
-        return self._awaited.errors
+        def __getattr__(self, name: str) -> Any:
+            """Return an attribute of the asyncio object."""
+            if name not in self._shown:
+                raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+            return getattr(self._awaited, name)
 
     def close(self) -> None:
-        """Close the producer or consumer, but not the session."""
+        """Close the producer or consumer, but not the session.
+
+        A producer waits up to ``stop_timeout`` seconds for pending publishes. A second call, or one
+        in a forked process, does nothing. Ctrl-C ends only the wait: closing goes on in the
+        background while the session is open.
+        """
         close_all(self._thread, [self])
 
     @abstractmethod

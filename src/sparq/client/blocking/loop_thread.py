@@ -92,9 +92,7 @@ class LoopThread:
             self.post(_begin, partial(work, *arguments, **named), outcome)
             return self.wait(outcome)
         except BaseException:
-            if not outcome.done():  # interrupted
-                with contextlib.suppress(ClosedError):
-                    self.post(_cancel, outcome)
+            self.cancel(outcome)  # it may have been interrupted
             raise
 
     def ask(self, question: Callable[[], T]) -> T:
@@ -135,6 +133,11 @@ class LoopThread:
         if self.is_current():
             raise RuntimeError(INSIDE)
         return outcome.result(seconds)
+
+    def cancel(self, outcome: Future[Any]) -> None:
+        """Cancel submitted work, unless it is done; its future then raises ``ClosedError``."""
+        with contextlib.suppress(ClosedError):
+            self.post(_cancel, outcome)
 
     def close(self) -> None:
         """Cancel all work, then end the loop and its thread; a second call does nothing."""
@@ -185,15 +188,6 @@ def _begin(work: Callable[[], Awaitable[T]], outcome: Future[T]) -> None:
 def _cancel(outcome: Future[Any]) -> None:
     if outcome in _tasks:
         _tasks[outcome].cancel()
-
-
-async def withdraw(outcome: Future[T]) -> T | None:
-    """On the loop: cancel submitted work; return its result if it has one already, else None."""
-    if (task := _tasks.get(outcome)) is not None:
-        task.cancel()
-        await asyncio.wait([task])
-        return None if task.cancelled() or task.exception() else task.result()
-    return outcome.result() if outcome.done() and not outcome.exception() else None
 
 
 def when_unlocked(future: Future[Any], function: Callable[..., object], *arguments: Any) -> None:

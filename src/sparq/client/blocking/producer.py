@@ -47,8 +47,18 @@ class BlockingProducer(SessionHandle):
     those of ``Producer``, but they block. They also raise ``ClosedError`` if the session is closed.
 
     Attributes:
-        closed: whether it is closed.
+        published: the number of messages acknowledged.
+        failed: the number of messages whose publish failed.
+        under_way: the number of publishes without an outcome yet.
+        resent: the number of messages sent again because an earlier send got no answer: an upper
+            limit for the number of messages stored twice.
     """
+
+    published: int
+    failed: int
+    under_way: int
+    resent: int
+    _shown = (*SessionHandle._shown, "published", "failed", "under_way", "resent")
 
     def __init__(self, thread: LoopThread, **arguments: Any) -> None:
         self._producer = thread.ask(lambda: Producer(**arguments))
@@ -122,39 +132,6 @@ class BlockingProducer(SessionHandle):
 
     until_connected = awaited(Producer.until_connected)
     ping = awaited(Producer.ping)
-
-    @property
-    def published(self) -> int:
-        """The number of messages acknowledged."""
-        return self._producer.published
-
-    @property
-    def failed(self) -> int:
-        """The number of messages whose publish failed."""
-        return self._producer.failed
-
-    @property
-    def under_way(self) -> int:
-        """The number of publishes without an outcome yet."""
-        return self._producer.under_way
-
-    @property
-    def resent(self) -> int:
-        """The number of messages sent again because an earlier send got no answer.
-
-        It is an upper limit for the number of messages stored twice.
-        """
-        return self._producer.resent
-
-    # Life cycle
-
-    def close(self) -> None:
-        """Wait up to ``stop_timeout`` seconds for pending publishes, then disconnect.
-
-        A second call, or one in a forked process, does nothing. Ctrl-C ends only the wait: closing
-        goes on in the background while the session is open.
-        """
-        super().close()
 
     async def _end(self) -> None:
         await self._producer.close()
