@@ -71,12 +71,11 @@ def discovery_of(
 @contextlib.asynccontextmanager
 async def running(discovery: Discovery, note: Found) -> AsyncIterator[None]:
     """Run a discovery during the block; `note` gets the addresses and their times."""
-    task = asyncio.create_task(discovery.run(note))
+    discovery.start(note)
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await discovery.close()
 
 
 @contextlib.asynccontextmanager

@@ -282,4 +282,4 @@ async def test_a_queued_publish_cancelled_while_close_ends_does_not_stop_it(turn
     await closing
 
     assert isinstance(outcome, (asyncio.CancelledError, ClosedError))
-    assert (producer.under_way, producer._pool._keepers) == (0, {})
+    assert (producer.under_way, producer._keepers) == (0, {})

@@ -1,52 +1,56 @@
 """client.pool: one connection per address, reconnected after growing, bounded delays."""
 
 import asyncio
-import random
 import sys
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
+from sparq.client import Producer
 from sparq.client.config import Config
-from sparq.client.connection import open_connection
-from sparq.client.errors import WrongPeerError
-from sparq.client.pool import Pool, background
+from sparq.client.discovery import background
+from sparq.client.errors import ConnectionLostError, WrongPeerError
+from sparq.client.pool import Connecting
 from tests.support.waiting import let_all_run, stays, until
 
 
-class SimulatedConnections:
-    """Simulated connections: which addresses answer, and which are connected."""
+class SimulatedPool(Connecting):
+    """A pool with simulated connections: which addresses answer, and which are connected."""
 
-    def __init__(self) -> None:
-        self.up: set[str] = set()
+    def __init__(self, *given: str, up: Iterable[str] = (), max_delay: float = 0.2) -> None:
+        super().__init__(["a:1"], (), None, Config(max_reconnect_delay=max_delay), None)
+        self._given = set(given)
+        self._lookups.recheck = self.note_loss  # type: ignore[method-assign]  # counts losses
+        self.up = set(up)
         self.connected: dict[str, asyncio.Event] = {}
         self.tries: Counter[str] = Counter()
         self.times: list[float] = []
         self.losses = 0
 
-    async def serve(self, address: str) -> None:
+    async def _serve(self, address: str) -> ConnectionLostError:
         """Stay connected until ``lose``; fail if the address is not up."""
         self.tries[address] += 1
         self.times.append(asyncio.get_running_loop().time())
         if address not in self.up:
-            raise WrongPeerError("not here")
+            raise WrongPeerError(f"nsqd {address}: not here")
         self.connected[address] = asyncio.Event()
         try:
             await self.connected[address].wait()
         finally:
             del self.connected[address]
+        return ConnectionLostError("connection lost")
+
+    def _require_started(self) -> None:
+        pass
 
     def lose(self, address: str) -> None:
         """End the connection to an address."""
         self.connected[address].set()
 
-    def lost(self) -> None:
+    def note_loss(self) -> None:
         """Count a loss that the pool reports."""
         self.losses += 1
-
-    def pool(self, *given: str, max_delay: float = 0.2) -> Pool:
-        """A pool that uses these simulated connections."""
-        return Pool(given, self.serve, self.lost, max_delay=max_delay, rng=random.Random(1))
 
 
 def listed(*addresses: str) -> dict[str, float]:
@@ -56,161 +60,127 @@ def listed(*addresses: str) -> dict[str, float]:
 
 async def test_an_address_is_retried_with_growing_bounded_delays() -> None:
     """An address is retried with growing delays up to the limit, until it answers."""
-    connections = SimulatedConnections()
-    pool = connections.pool("a:1")
-    pool.start()
-    await until(lambda: connections.tries["a:1"] == 9)
+    pool = SimulatedPool("a:1")
+    pool._connect()
+    await until(lambda: pool.tries["a:1"] == 9)
     assert pool.errors == {"a:1": "not here"}
-    delays = [
-        after - before
-        for before, after in zip(connections.times, connections.times[1:], strict=False)
-    ]
+    delays = [after - before for before, after in zip(pool.times, pool.times[1:], strict=False)]
 
-    connections.up.add("a:1")
-    await until(lambda: connections.connected)
-    await pool.close()
+    pool.up.add("a:1")
+    await until(lambda: pool.connected)
+    await pool._disconnect()
 
     assert 0.05 <= delays[0]
     assert 0.1 <= min(delays[1:])
     assert max(delays) < 5, "without a limit the last would be 6.4 s at least"
-    assert connections.losses == 0
-    assert not connections.connected
+    assert pool.losses == 0
+    assert not pool.connected
 
 
 async def test_a_listed_address_that_vanishes_is_kept_until_it_is_lost() -> None:
     """An address no longer listed keeps its connection; once lost, it is not reconnected."""
-    connections = SimulatedConnections()
-    connections.up = {"a:1", "b:2"}
-    pool = connections.pool("a:1")
-    pool.start()
-    pool.update(listed("b:2"))
-    await until(lambda: len(connections.connected) == 2)
+    pool = SimulatedPool("a:1", up={"a:1", "b:2"})
+    pool._connect()
+    pool._update(listed("b:2"))
+    await until(lambda: len(pool.connected) == 2)
 
-    pool.update(listed())
+    pool._update(listed())
     await let_all_run()
-    assert set(connections.connected) == {"a:1", "b:2"}
+    assert set(pool.connected) == {"a:1", "b:2"}
 
-    connections.lose("a:1")
-    connections.lose("b:2")
-    await until(lambda: connections.tries["a:1"] == 2 and connections.losses == 2)
-    await until(lambda: "a:1" in connections.connected and "b:2" not in pool._keepers)
-    assert connections.tries["b:2"] == 1
+    pool.lose("a:1")
+    pool.lose("b:2")
+    await until(lambda: pool.tries["a:1"] == 2 and pool.losses == 2)
+    await until(lambda: "a:1" in pool.connected and "b:2" not in pool._keepers)
+    assert pool.tries["b:2"] == 1
 
-    pool.update(listed("b:2"))
-    await until(lambda: set(connections.connected) == {"a:1", "b:2"})
-    await pool.close()
+    pool._update(listed("b:2"))
+    await until(lambda: set(pool.connected) == {"a:1", "b:2"})
+    await pool._disconnect()
 
 
 async def test_a_lost_address_is_not_tried_by_an_answer_from_before_the_loss() -> None:
     """A lost address that is only listed is tried by an answer asked later, or once it is added."""
-    connections = SimulatedConnections()
-    connections.up = {"a:1"}
-    pool = connections.pool()
-    pool.start()
+    pool = SimulatedPool(up={"a:1"})
+    pool._connect()
     old = listed("a:1")
-    pool.update(old)
-    await until(lambda: connections.connected)
+    pool._update(old)
+    await until(lambda: pool.connected)
 
-    connections.lose("a:1")
-    await until(lambda: connections.losses == 1)
-    pool.update(old)
-    await stays(lambda: connections.tries["a:1"] == 1)
-    assert (["a:1"], {"a:1": "connection lost"}) == (pool.wanted, pool.errors)
-    pool.update(listed("a:1"))
-    await until(lambda: connections.connected)
+    pool.lose("a:1")
+    await until(lambda: pool.losses == 1)
+    pool._update(old)
+    await stays(lambda: pool.tries["a:1"] == 1)
+    assert (["a:1"], {"a:1": "connection lost"}) == (pool._wanted, pool.errors)
+    pool._update(listed("a:1"))
+    await until(lambda: pool.connected)
 
-    connections.lose("a:1")
-    await until(lambda: connections.losses == 2)
-    pool.add("a:1")
-    await until(lambda: connections.connected)
-    await pool.close()
+    pool.lose("a:1")
+    await until(lambda: pool.losses == 2)
+    pool._add("a:1")
+    await until(lambda: pool.connected)
+    await pool._disconnect()
 
 
 async def test_a_removed_address_is_not_connected_until_it_is_added_again() -> None:
     """A removed address is not connected, even if listed, until added; others are unaffected."""
-    connections = SimulatedConnections()
-    connections.up = {"a:1", "b:2"}
-    pool = connections.pool("a:1")
-    pool.start()
-    pool.add("b:2")
-    await until(lambda: len(connections.connected) == 2)
+    pool = SimulatedPool("a:1", up={"a:1", "b:2"})
+    pool._connect()
+    pool._add("b:2")
+    await until(lambda: len(pool.connected) == 2)
 
-    pool.remove("a:1")
-    await pool.drop("a:1")
-    pool.update(listed("a:1"))
-    assert set(connections.connected) == {"b:2"}
-    assert pool.given == {"b:2"}
+    pool._remove("a:1")
+    await pool._drop("a:1")
+    pool._update(listed("a:1"))
+    assert set(pool.connected) == {"b:2"}
+    assert pool._given == {"b:2"}
     with pytest.raises(ValueError, match="c:3 is not among"):
-        pool.remove("c:3")
+        pool._remove("c:3")
 
-    pool.add("a:1")
-    await until(lambda: len(connections.connected) == 2)
-    await pool.close()
-    assert connections.tries == Counter({"a:1": 2, "b:2": 1})
+    pool._add("a:1")
+    await until(lambda: len(pool.connected) == 2)
+    await pool._disconnect()
+    assert pool.tries == Counter({"a:1": 2, "b:2": 1})
 
 
 async def test_a_loss_is_reported_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """Only lost connections are reported, not failed attempts; a reason is logged once."""
-    connections = SimulatedConnections()
-    connections.up = {"a:1"}
-    pool = connections.pool("a:1", "b:2", max_delay=0.1)
-    pool.start()
-    await until(lambda: connections.connected and connections.tries["b:2"] == 4)
-    connections.lose("a:1")
-    await until(lambda: connections.tries["a:1"] == 2)
-    await pool.close()
+    pool = SimulatedPool("a:1", "b:2", up={"a:1"}, max_delay=0.1)
+    pool._connect()
+    await until(lambda: pool.connected and pool.tries["b:2"] == 4)
+    pool.lose("a:1")
+    await until(lambda: pool.tries["a:1"] == 2)
+    await pool._disconnect()
 
-    assert connections.losses == 1
+    assert pool.losses == 1
     assert [record.getMessage() for record in caplog.records] == [
         "nsqd b:2: not here",
         "nsqd a:1: connection lost",
     ]
 
 
-async def test_a_log_line_has_the_address_once(caplog: pytest.LogCaptureFixture) -> None:
-    """The log line does not repeat the address if the error's text starts with it."""
-
-    async def serve(address: str) -> None:
-        raise WrongPeerError(f"nsqd {address}: the peer answers in HTTP")
-
-    pool = Pool(["a:1"], serve, lambda: None, max_delay=0.1, rng=random.Random(1))
-    pool.start()
-    await until(lambda: "a:1" in pool.errors)
-    await pool.close()
-
-    assert ["nsqd a:1: the peer answers in HTTP"] == [line.getMessage() for line in caplog.records]
-
-
 async def test_a_retired_pool_connects_to_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """After ``retire`` nothing is connected or reconnected, and no loss is logged."""
-    connections = SimulatedConnections()
-    connections.up = {"a:1"}
-    pool = connections.pool("a:1")
-    pool.start()
-    await until(lambda: connections.connected)
+    """Once retired nothing is connected or reconnected, and no loss is logged."""
+    pool = SimulatedPool("a:1", up={"a:1"})
+    pool._connect()
+    await until(lambda: pool.connected)
 
-    pool.retire()
-    pool.update(listed("b:2"))
-    connections.lose("a:1")
-    await until(lambda: not pool.errors and not connections.connected)
-    await stays(lambda: connections.tries == Counter({"a:1": 1}), 0.15)
+    pool._is_retired = True
+    pool._update(listed("b:2"))
+    pool.lose("a:1")
+    await until(lambda: not pool.errors and not pool.connected)
+    await stays(lambda: pool.tries == Counter({"a:1": 1}), 0.15)
 
     assert caplog.records == []
-    await pool.close()
+    await pool._disconnect()
 
 
 async def test_an_invalid_host_name_is_an_error_of_its_address() -> None:
-    """An invalid host name is an error of its address; the pool goes on."""
-
-    async def serve(address: str) -> None:
-        await open_connection(address, Config())
-
-    pool = Pool(["a..b:1"], serve, lambda: None, max_delay=0.1, rng=random.Random(1))
-    pool.start()
-    await until(lambda: "a..b:1" in pool.errors)
-    assert "label" in pool.errors["a..b:1"]
-    assert pool._keepers
-    await pool.close()
+    """An invalid host name is an error of its address; the producer goes on."""
+    async with Producer("a..b:1") as producer:
+        await until(lambda: "a..b:1" in producer.errors)
+        assert "label" in producer.errors["a..b:1"]
+        assert producer._keepers
 
 
 async def test_a_bug_in_the_background_is_logged(caplog: pytest.LogCaptureFixture) -> None:

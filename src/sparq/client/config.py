@@ -84,8 +84,9 @@ class Config(LayerOptions):
         10.0,
         "seconds without progress in sending after which a connection is closed. 10 s, where"
         " go-nsq has 1: nsqd may stop reading for longer than that while its disk stalls, and"
-        " each pending publish would then be sent twice. With several nsqds it is also the"
-        " longest that a publish waits for an answer before it is sent to another nsqd as well.",
+        " each pending publish would then be sent twice. With several nsqds, the"
+        " connection to one that does not answer for that long is closed, too, and its publishes"
+        " are sent to another.",
         least=0.1,
         most=5 * MINUTE,
     )

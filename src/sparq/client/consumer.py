@@ -31,18 +31,26 @@ import concurrent.futures
 import contextlib
 import inspect
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+)
+from functools import partial
 from types import CoroutineType
 from typing import Any, Final, Self
 
 from sparq.client.arguments import check_name, parse_nsqd, require_callable
 from sparq.client.config import Config
 from sparq.client.connection import open_connection
-from sparq.client.discovery import Connecting, Filter
+from sparq.client.discovery import Filter, background
 from sparq.client.errors import ClosedError, ConnectionLostError, SparqClientError
 from sparq.client.log_fields import FieldLogger, about, of_message
-from sparq.client.message import Message, Respond
-from sparq.client.pool import background
+from sparq.client.message import Message
+from sparq.client.pool import Connecting
 from sparq.client.producer import Producer
 from sparq.client.rdy import Backoff, BackoffSignal, BackoffState, Distributor
 from sparq.client.subscription import Batch, Counters, Inbox, Subscription
@@ -208,7 +216,7 @@ class Consumer(Connecting):
         self._attempts_max = config.max_attempts or ATTEMPTS_MAX
         self._turn_ends = 0.0
         # How another thread responds to a message; see `blocking.consumer`.
-        self._through: Callable[[Respond], Respond] | None = None
+        self._through: Callable[..., Awaitable[None]] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopper: asyncio.Task[None] | None = None
         self._paused = False
@@ -313,7 +321,7 @@ class Consumer(Connecting):
         Raises:
             ClosedError: the consumer was started or stopped before.
         """
-        if self._discovering or self._stopping:
+        if self._is_connecting or self._stopping:
             raise ClosedError("a consumer can be started only once: make a new one")
         asyncio.get_running_loop()  # raises before anything is started if no loop runs
         with about(topic=self.topic, channel=self.channel):
@@ -357,7 +365,7 @@ class Consumer(Connecting):
         self._stopping = True
         seconds = self.config.stop_timeout if wait_seconds is None else wait_seconds
         try:
-            self._pool.retire()
+            self._is_retired = True
             # CLS first: with RDY still open, nsqd would deliver what is given back here once more.
             closing = [each.start_closing() for each in self._subscriptions]
             if self._handler is None:
@@ -404,7 +412,7 @@ class Consumer(Connecting):
         """
         self._change_sources()
         with about(topic=self.topic, channel=self.channel):
-            self._pool.add(str(parse_nsqd(address)))
+            self._add(str(parse_nsqd(address)))
 
     async def disconnect_from_nsqd(self, address: str) -> None:
         """Stop consuming from this nsqd, even if an nsqlookupd lists it.
@@ -418,9 +426,9 @@ class Consumer(Connecting):
         """
         self._change_sources()
         place = str(parse_nsqd(address))
-        if self._pool.given == {place} and not self._lookups.count:
+        if self._given == {place} and not self._lookups.count:
             raise ValueError(f"nsqd {address} is the last source: stop the consumer instead")
-        self._pool.remove(place)
+        self._remove(place)
         for each in list(self._subscriptions):
             if each.address == place:
                 with contextlib.suppress(TimeoutError):
@@ -431,7 +439,7 @@ class Consumer(Connecting):
                         await each.start_closing()
                         await self._emptied([each])
                 await each.connection.close()
-        await self._pool.drop(place)
+        await self._drop(place)
 
     def connect_to_nsqlookupd(self, address: str) -> None:
         """Query this nsqlookupd as well.
@@ -451,7 +459,7 @@ class Consumer(Connecting):
             ClosedError: the consumer is stopped.
         """
         self._change_sources()
-        if self._lookups.count == 1 and not self._pool.given:
+        if self._lookups.count == 1 and not self._given:
             raise ValueError(f"nsqlookupd {address} is the last source: stop the consumer instead")
         self._lookups.remove(address)
 
@@ -461,17 +469,17 @@ class Consumer(Connecting):
 
     async def _serve(self, address: str) -> ConnectionLostError:
         connection = await open_connection(address, self.config)
-        self._pool.connected(address, connection.facts)
+        self._note_connected(address, connection.facts)
         try:
             subscription = Subscription(
                 connection, self.config, self.counters, self._inbox.put, self._answering
             )
             if self._through is not None:
-                subscription.respond_from_anywhere = self._through(subscription.respond)
+                subscription.respond_from_anywhere = partial(self._through, subscription.respond)
             subscription.has_letters = is_dead_letter_topic(self.topic)
             # Before RDY, which nsqd refuses without a channel.
             await connection.request(commands.sub(self.topic, self.channel))
-            self._pool.errors.pop(address, None)
+            self._failures.pop(address, None)
             self._subscriptions.append(subscription)
             self._distributor.windows.append(subscription.window)
             self._plan()
@@ -580,7 +588,7 @@ class Consumer(Connecting):
                 return message
 
     def _require_started(self) -> None:
-        if not self._discovering and not self._stopping:
+        if not self._is_connecting and not self._stopping:
             raise ClosedError(
                 "the consumer is not started: use 'async with consumer', or call start()"
             )

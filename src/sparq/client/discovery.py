@@ -19,8 +19,6 @@
    not loaded.
 
 The format of an answer is defined in ``protocol.lookup``.
-7. Consumers and producers have in common (`Connecting`) a `Discovery` and a `pool`, which keeps a
-   connection to each nsqd; ``_serve`` says what the connections are for.
 """
 
 from __future__ import annotations
@@ -28,16 +26,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from sparq.client.arguments import parse_addresses, read_sources, require_callable
+from sparq.client.arguments import parse_addresses
 from sparq.client.config import Config
-from sparq.client.errors import ConnectionLostError
 from sparq.client.log_fields import FieldLogger
-from sparq.client.pool import Pool, background
 from sparq.protocol.lookup import producers, question, shown
 
 if TYPE_CHECKING:
@@ -55,6 +50,23 @@ Found = Callable[[Mapping[str, float]], None]
 
 Filter = Callable[[list[str]], Iterable[str]]
 """Takes the sorted listed addresses; returns the addresses to connect to."""
+
+
+def background(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    """Start a background task; it should return or be cancelled, and an exception is logged.
+
+    No code awaits it while it runs: without the log line, a failure would show only at garbage
+    collection. ``SystemExit`` and ``KeyboardInterrupt`` end the loop and are not logged.
+    """
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_log_failure)
+    return task
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, (SystemExit, KeyboardInterrupt)):
+        log.error("%s failed", task.get_name(), exc_info=error)
 
 
 class Discovery:
@@ -80,10 +92,8 @@ class Discovery:
         self._config = config
         self._rng = rng
         self._filter = keep
-        self._found: Found = lambda addresses: None
+        self._found: Found | None = None
         self._polls: dict[str, _Poll] = {}
-        self._added = asyncio.Event()
-        self._asker: NsqlookupdClient | None = None  # while it runs
         for lookupd in lookupds:
             self.add(lookupd)
 
@@ -104,9 +114,8 @@ class Discovery:
         # Loaded here rather than with the first query, which would block the event loop.
         import_module(ASKER)
         poll = self._polls[url] = _Poll(url, self._config, self._rng)
-        self._added.set()
-        if self._asker is not None:
-            self._start(poll, self._asker)
+        if self._found is not None:
+            self._start(poll)
 
     def remove(self, lookupd: str) -> None:
         """Stop querying an nsqlookupd and drop its answers.
@@ -129,42 +138,38 @@ class Discovery:
         for poll in self._polls.values():
             poll.hasten()
 
-    async def run(self, found: Found) -> None:
-        """Poll until cancelled; pass listed addresses to ``found``; wait without nsqlookupds."""
+    def start(self, found: Found) -> None:
+        """Poll from now on; pass listed addresses to ``found``."""
         self._found = found
-        await self._added.wait()
-        asker: NsqlookupdClient = import_module(ASKER).NsqlookupdClient(self._config)
-        async with asker:
-            self._asker = asker
-            for poll in self._polls.values():
-                self._start(poll, asker)
-            try:
-                await asyncio.get_running_loop().create_future()  # until cancelled
-            finally:
-                self._asker = None
-                tasks = [poll.task for poll in self._polls.values() if poll.task is not None]
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+        for poll in self._polls.values():
+            self._start(poll)
 
-    def _start(self, poll: _Poll, asker: NsqlookupdClient) -> None:
-        poll.task = background(self._ask_often(asker, poll), f"polling {poll.place}")
+    def _start(self, poll: _Poll) -> None:
+        poll.task = background(self._ask_often(poll), f"polling {poll.place}")
+
+    async def close(self) -> None:
+        """End all queries."""
+        tasks = [poll.task for poll in self._polls.values() if poll.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _question(self, lookupd: str) -> str:
         if self._topic is None:
             return question(lookupd, "nodes")
         return question(lookupd, "lookup", topic=self._topic)
 
-    async def _ask_often(self, asker: NsqlookupdClient, poll: _Poll) -> None:
+    async def _ask_often(self, poll: _Poll) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            poll.began = loop.time()
-            silent = loop.call_later(PATIENCE_SECONDS, self._does_not_answer, poll)
-            try:
-                await self._ask(asker, poll)
-            finally:
-                silent.cancel()
-            await poll.pause()
+        async with import_module(ASKER).NsqlookupdClient(self._config) as asker:
+            while True:
+                poll.began = loop.time()
+                silent = loop.call_later(PATIENCE_SECONDS, self._does_not_answer, poll)
+                try:
+                    await self._ask(asker, poll)
+                finally:
+                    silent.cancel()
+                await poll.pause()
 
     async def _ask(self, asker: NsqlookupdClient, poll: _Poll) -> None:
         try:
@@ -197,6 +202,8 @@ class Discovery:
             self._report()
 
     def _report(self) -> None:
+        if self._found is None:
+            return
         polls = list(self._polls.values())
         draining = frozenset[str]().union(*(poll.draining for poll in polls))
         answering = [poll for poll in polls if poll.unanswered_since is None]
@@ -279,70 +286,3 @@ class _Poll:
         wait, self._haste = self._haste, min(2 * self._haste, self._interval)
         longer = 1 + self._jitter * self._rng.random() if wait < self._interval else 1.0
         return min(wait * longer, self._interval)
-
-
-class Connecting(ABC):
-    """Keeps connections to the given nsqds and to those that nsqlookupds list."""
-
-    def __init__(
-        self,
-        nsqds: str | Iterable[str],
-        lookupds: str | Iterable[str],
-        topic: str | None,
-        config: Config,
-        keep: Filter | None,
-    ) -> None:
-        """Check the arguments; ``topic``: connect to nsqds that have it; None: to all."""
-        require_callable(discovery_filter=keep)
-        self.config = config
-        self._sources = read_sources(nsqds, lookupds)
-        self._rng = random.Random()  # noqa: S311 - spreads load in time, guards nothing
-        self._lookups = Discovery(self._sources[1], topic, config, self._rng, keep)
-        self._pool = Pool(
-            self._sources[0],
-            self._serve,
-            self._lookups.recheck,
-            max_delay=config.max_reconnect_delay,
-            rng=self._rng,
-        )
-        self._discovering: asyncio.Task[None] | None = None
-
-    @abstractmethod
-    async def _serve(self, address: str) -> ConnectionLostError:
-        """Connect, use the connection, and return why it was lost."""
-
-    @abstractmethod
-    def _require_started(self) -> None:
-        """Raise ClosedError unless it is started."""
-
-    def _connect(self) -> None:
-        self._discovering = background(self._lookups.run(self._pool.update), "discovery")
-        self._pool.start()
-
-    async def _disconnect(self) -> None:
-        if self._discovering is not None:
-            self._discovering.cancel()
-            await asyncio.gather(self._discovering, return_exceptions=True)
-        await self._pool.close()
-
-    @property
-    def errors(self) -> dict[str, str]:
-        """Why an nsqd is not connected or an nsqlookupd query failed, by address or URL."""
-        return {**self._lookups.errors, **self._pool.errors}
-
-    async def until_connected(self, timeout_seconds: float = 0.0) -> None:
-        """Wait until every given nsqd is connected, or was connected before.
-
-        Without this call, an nsqd that is down raises no error: connecting is retried. nsqds that
-        an nsqlookupd lists are not waited for.
-
-        Args:
-            timeout_seconds: time limit; 0: until the first attempt has failed or succeeded.
-
-        Raises:
-            ConnectionLostError: an nsqd could not be reached; the text names it.
-            WrongPeerError: a peer is not an nsqd.
-            ClosedError: the producer or consumer is closed, or the consumer was not started.
-        """
-        self._require_started()
-        await self._pool.reached(timeout_seconds)

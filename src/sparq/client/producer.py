@@ -5,7 +5,8 @@ Outcomes:
 1. A publish is complete when nsqd has answered OK, not when its bytes have been sent.
 2. Publishes of any number of tasks share the connections, without waiting for one another.
 3. A publish without an answer is sent again when its connection is lost; to another nsqd if there
-   is one. The message may then be stored twice; the client cannot know. ``Receipt.resent`` counts such sends of one publish, ``Producer.resent`` of all.
+   is one. The message may then be stored twice; the client cannot know. ``Receipt.resent`` counts
+   such sends of one publish, ``Producer.resent`` of all.
    A send that certainly was not stored does not count.
 4. A command is checked before it is sent: nsqd closes the connection after an invalid command, and
    other publishes share that connection.
@@ -49,7 +50,7 @@ from typing import Any, Final, NamedTuple, Self
 from sparq.client.arguments import check_delay, check_name
 from sparq.client.config import Config, milliseconds
 from sparq.client.connection import OK, STORAGE_REFUSALS, Connection, open_connection
-from sparq.client.discovery import Connecting, Filter
+from sparq.client.discovery import Filter, background
 from sparq.client.errors import (
     ClosedError,
     ConnectionLostError,
@@ -58,7 +59,7 @@ from sparq.client.errors import (
     WrongPeerError,
 )
 from sparq.client.log_fields import FieldLogger
-from sparq.client.pool import background
+from sparq.client.pool import Connecting
 from sparq.protocol import commands
 from sparq.protocol.errors import DRAINING, RemoteError
 
@@ -240,7 +241,7 @@ class Producer(Connecting):
         self._lookups.on_draining = self._list_draining
 
     def __repr__(self) -> str:
-        return f"<Producer to {', '.join(sorted(self._pool.wanted)) or 'no nsqd yet'}>"
+        return f"<Producer to {', '.join(sorted(self._wanted)) or 'no nsqd yet'}>"
 
     # Publishing
 
@@ -412,7 +413,7 @@ class Producer(Connecting):
         """
         self.start()
         seconds = self.config.publish_timeout if timeout_seconds is None else timeout_seconds
-        if not self._pool.wanted:
+        if not self._wanted:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._linked.wait()
@@ -432,7 +433,7 @@ class Producer(Connecting):
             took[address] = clock() - began
             await connection.close()
 
-        await asyncio.gather(*map(ask, self._pool.wanted))
+        await asyncio.gather(*map(ask, self._wanted))
         if not took:
             why = "; ".join(f"{at}: {why}" for at, why in reasons.items())
             raise ConnectionLostError(
@@ -448,8 +449,8 @@ class Producer(Connecting):
     async def _serve(self, address: str) -> ConnectionLostError:
         link = await open_connection(address, self.config)
         link.on_answers = partial(self._answered, link)
-        self._pool.errors.pop(address, None)
-        self._pool.connected(address, link.facts)
+        self._failures.pop(address, None)
+        self._note_connected(address, link.facts)
         self._links.append(link)
         self._linked.set()
         self._send_queued()
@@ -680,7 +681,7 @@ class Producer(Connecting):
         live = [link for link in self._links if link.live]
         found = [link for link in live if link.address not in skipped]
         known = skipped.union(link.address for link in live)
-        return found if found or not known.issuperset(self._pool.wanted) else None
+        return found if found or not known.issuperset(self._wanted) else None
 
     def _send(self, publish: PendingPublish, link: Connection, now: float) -> None:
         if self._draining and self._draining.get(link.address, LISTED) != LISTED:

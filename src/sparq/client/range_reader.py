@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 from sparq.client.blocking.connection import BlockingConnection
 from sparq.client.errors import SparqClientError, WrongPeerError
 from sparq.protocol import commands
-from sparq.protocol.errors import RemoteError
 from sparq.protocol.layout import FRAME_RANGE
 from sparq.wire.layer_options import PLAIN, LayerOptions
 
@@ -180,8 +179,10 @@ class RangeReader:
         While pieces are left, the reader accepts no other command. A caller that stops early must
         close the iterator, which closes the connection.
         """
-        try:
-            connection = self._connected()
+        connection = self._connected()
+        # Also if the caller stops early: the piece requested ahead is still to come, and the next
+        # command would take it for its answer.
+        with connection.closed_after_failure():
             connection.send(commands.read(topic, log, first, end, max_bytes))
             while first < end:
                 data = _receive_range(connection)
@@ -195,12 +196,6 @@ class RangeReader:
                 if first < end:
                     connection.send(commands.read(topic, log, first, end, max_bytes))
                 yield data
-        except RemoteError:
-            raise  # nsqd has answered: no piece is still to come
-        # The piece requested ahead is still to come: the next command would take it for its answer.
-        except BaseException:
-            self.close()
-            raise
 
     def close(self) -> None:
         """Close the connection, and with it an attachment; the next command connects again."""

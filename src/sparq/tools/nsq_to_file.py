@@ -48,8 +48,8 @@ from typing import Final, TypeVar
 
 import aiohttp
 
+from sparq.client.discovery import background
 from sparq.client.lookup import NsqlookupdClient
-from sparq.client.pool import background
 from sparq.client.subscription import Batch
 from sparq.options.units import SECOND, format_duration
 from sparq.program.logging import set_up

@@ -23,16 +23,18 @@ def test_ctrl_c_during_the_start_closes_the_consumer(
 ) -> None:
     """A consumer that Ctrl-C interrupts while it starts is closed, and takes no messages."""
     topic, nsqd = shared_daemons.make("orphan"), shared_daemons.nsqds[0]
-    asked = LoopThread.ask
+    called = LoopThread.call
 
-    def interrupted(self: LoopThread, question: Callable[[], Any]) -> Any:
-        answer = asked(self, question)
-        if getattr(question, "__name__", "") == "start":
+    def interrupted(
+        self: LoopThread, work: Callable[..., Any], *arguments: Any, **named: Any
+    ) -> Any:
+        answer = called(self, work, *arguments, **named)
+        if getattr(work, "__name__", "") == "start":
             raise KeyboardInterrupt
         return answer
 
     with sparq.connect(nsqd.tcp) as session:
-        monkeypatch.setattr(LoopThread, "ask", interrupted)
+        monkeypatch.setattr(LoopThread, "call", interrupted)
         with pytest.raises(KeyboardInterrupt):
             session.consumer(topic, "c")
         monkeypatch.undo()
@@ -54,7 +56,7 @@ def test_batches_may_be_garbage_collected_on_the_sessions_thread(
         consumer = session.consumer(topic, "c")
         left = [consumer.batches(1, 0)]
         next(left[0]).finish()
-        session._thread.ask(left.clear)
+        session._thread.call(left.clear)
         message = consumer.receive(20)
         message.finish()
 

@@ -33,7 +33,7 @@ def test_posts_run_in_order_and_before_a_later_call(thread: LoopThread) -> None:
     for number in range(10_000):
         thread.post(done.append, number)
 
-    assert 10_000 == thread.ask(lambda: len(done))
+    assert 10_000 == thread.call(lambda: len(done))
     assert done == list(range(10_000))
 
 
@@ -41,13 +41,13 @@ def test_a_post_that_fails_does_not_stop_the_next_one(thread: LoopThread) -> Non
     """The loop's exception handler gets the error, and the next post runs."""
     done: list[int] = []
     reported: list[object] = []
-    thread.ask(lambda: thread._loop.set_exception_handler(lambda _, what: reported.append(what)))
+    thread.call(lambda: thread._loop.set_exception_handler(lambda _, what: reported.append(what)))
 
     def post_both() -> None:
         thread.post(int, "x")
         thread.post(done.append, 2)
 
-    thread.ask(post_both)
+    thread.call(post_both)
     wait_for(lambda: done)
 
     assert [2] == done

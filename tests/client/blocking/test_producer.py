@@ -35,7 +35,7 @@ def test_a_submit_cancelled_before_it_starts_is_not_published() -> None:
                 raise KeyboardInterrupt
 
         gate.set()
-        thread.ask(int)
+        thread.call(int)
         thread._loop = Interrupting()  # type: ignore[assignment] - interrupts at the worst moment
         with pytest.raises(KeyboardInterrupt):
             producer.submit("t", b"x")

@@ -17,7 +17,7 @@ import contextlib
 import json
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from sparq.client.arguments import parse_nsqd
@@ -127,17 +127,12 @@ class BlockingConnection:
             OSError: the connection was lost or timed out.
             WrongPeerError: the answer is not a response frame.
         """
-        try:
+        with self.closed_after_failure():
             self.send(*parts)
             frame_type, data = self.receive()
-        except RemoteError:
-            raise  # an answer, too; if it is fatal, the connection is closed by now
-        except BaseException:
-            self.close()
-            raise
-        if frame_type != FRAME_RESPONSE:
-            raise self._unexpected(f"a frame of type {frame_type} instead of a response")
-        return bytes(data)
+            if frame_type != FRAME_RESPONSE:
+                raise self._unexpected(f"a frame of type {frame_type} instead of a response")
+            return bytes(data)
 
     def ask_json(self, *parts: Parts) -> Mapping[str, Any]:
         """Send a command and return its response, a JSON object; errors as for ``ask``."""
@@ -147,6 +142,7 @@ class BlockingConnection:
         except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
+            self.close()
             raise self._unexpected(f"{data[:80]!r} instead of a JSON object")
         return answer
 
@@ -157,13 +153,7 @@ class BlockingConnection:
                 self._socket.sendall(part)
         except (BrokenPipeError, ConnectionResetError):
             # nsqd refuses some commands before it has read them completely, and hangs up.
-            try:
-                self.receive()
-            finally:
-                self.close()
-            raise
-        except BaseException:
-            self.close()
+            self.receive()
             raise
 
     def receive(self) -> tuple[int, memoryview]:
@@ -178,15 +168,25 @@ class BlockingConnection:
                 raise self._unexpected(f"a frame of {size} bytes (at most {FRAME_BYTES_MAX})")
             data = self._receive_exactly(size - 4)
             if frame_type == FRAME_ERROR:
-                error = remote_error(bytes(data))
-                if error.fatal:
-                    self.close()
-                raise error
+                raise remote_error(bytes(data))
             # One byte more than a heartbeat: a longer response may begin like one.
             if frame_type == FRAME_RESPONSE and bytes(data[: len(HEARTBEAT) + 1]) == HEARTBEAT:
                 self.send(commands.nop())
                 continue
             return frame_type, data
+
+    @contextlib.contextmanager
+    def closed_after_failure(self) -> Iterator[None]:
+        """Close the connection after any exception in the block but a non-fatal refusal."""
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, RemoteError) or error.fatal:
+                self.close()
+            if isinstance(error, LayerError):
+                # Most likely damage in transit: a retry on a new connection may succeed.
+                raise ConnectionAbortedError(f"nsqd {self.address}: {error}") from None
+            raise
 
     @property
     def closed(self) -> bool:
@@ -204,15 +204,7 @@ class BlockingConnection:
             self._buffer = memoryview(bytearray(size))
         data = rest = self._buffer[:size]
         while rest:
-            try:
-                count = self._receive_into(rest)
-            except LayerError as error:
-                # Most likely damage in transit: a retry on a new connection may succeed.
-                self.close()
-                raise ConnectionAbortedError(f"nsqd {self.address}: {error}") from None
-            except BaseException:
-                self.close()
-                raise
+            count = self._receive_into(rest)
             if not count:
                 raise self._lost()
             rest = rest[count:]
@@ -234,11 +226,9 @@ class BlockingConnection:
     # Errors
 
     def _lost(self, during: str = "") -> ConnectionResetError:
-        self.close()
         return ConnectionResetError(f"nsqd {self.address} closed the connection{during}")
 
     def _unexpected(self, what: str) -> WrongPeerError:
-        self.close()
         return WrongPeerError(f"{self.address} answered with {what}")
 
 

@@ -21,18 +21,19 @@ import weakref
 
 # Not from `queue`, whose SimpleQueue gevent replaces with one that must not be used by two threads.
 from _queue import Empty, SimpleQueue
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final
 
 from sparq.client.arguments import require_callable
-from sparq.client.blocking.handle import SessionHandle, awaited, close_all, on_session_thread
+from sparq.client.blocking.handle import SessionHandle, Shown, awaited, close_all, on_session_thread
 from sparq.client.blocking.loop_thread import CLOSED, LoopThread
 from sparq.client.connection import DONE
 from sparq.client.consumer import Consumer, Handler, check_batch
+from sparq.client.discovery import background
 from sparq.client.errors import ClosedError
-from sparq.client.message import Message, Respond, Response
-from sparq.client.pool import background
+from sparq.client.message import Message, Respond
 from sparq.client.subscription import Batch, Counters
 
 FETCHED_MAX: Final = 1_000
@@ -54,7 +55,7 @@ class BlockingBatch(Batch):
 
     def _opened(self) -> list[Message]:
         if self._messages is None:
-            self._thread.ask(super()._opened)
+            self._thread.call(super()._opened)
         return super()._opened()
 
 
@@ -128,18 +129,13 @@ class BlockingConsumer(SessionHandle):
         backoff_level: rises with a failure, falls with a success; 0: no backoff.
     """
 
-    topic: str
-    channel: str
-    counters: Counters
-    in_flight: int
-    is_starved: bool
-    is_paused: bool
-    backoff_level: int
-    _shown = (
-        *SessionHandle._shown,
-        *("topic", "channel", "counters"),
-        *("in_flight", "is_starved", "is_paused", "backoff_level"),
-    )
+    topic = Shown[str]()
+    channel = Shown[str]()
+    counters = Shown[Counters]()
+    in_flight = Shown[int]()
+    is_starved = Shown[bool]()
+    is_paused = Shown[bool]()
+    backoff_level = Shown[int]()
 
     def __init__(
         self,
@@ -156,18 +152,15 @@ class BlockingConsumer(SessionHandle):
         require_callable(on_giving_up=on_giving_up)
         if on_giving_up is not None:
             arguments["on_giving_up"] = _on_a_thread(on_giving_up)
-        self._consumer = thread.ask(lambda: Consumer(topic, channel, **arguments))
-        self._consumer._through = _sending_from(thread)
+        self._consumer: Consumer = thread.call(Consumer, topic, channel, **arguments)
+        self._consumer._through = partial(_respond_on, weakref.ref(thread))
         super().__init__(thread, self._consumer)
         self._ready = ReadyMessages(self._consumer)
-        self._start()
-
-    def _start(self) -> None:
         try:
-            self._thread.ask(self._consumer.start)
+            thread.call(self._consumer.start)
         except BaseException:  # Ctrl-C: it may run already, and the caller never gets it: stop it
             with contextlib.suppress(ClosedError):
-                self._thread.submit(self._consumer.stop, 0.0)
+                thread.submit(self._consumer.stop, 0.0)
             raise
 
     # Taking
@@ -186,7 +179,7 @@ class BlockingConsumer(SessionHandle):
     def messages(self, *, idle_timeout: float | None = None) -> Iterator[Message]:
         """Iterate over messages until none arrives for ``idle_timeout`` seconds (None: forever)."""
         with contextlib.suppress(TimeoutError):
-            while (message := self._take(_deadline(idle_timeout))) is not None:
+            while (message := self._take(idle_timeout)) is not None:
                 yield message
 
     def receive(self, timeout_seconds: float | None = None) -> Message:
@@ -196,7 +189,7 @@ class BlockingConsumer(SessionHandle):
             TimeoutError: no message arrived in ``timeout_seconds`` (None: wait forever).
             ClosedError: the consumer or its session is closed.
         """
-        message = self._take(_deadline(timeout_seconds))
+        message = self._take(timeout_seconds)
         if message is None:
             raise ClosedError("the consumer is closed")
         return message
@@ -226,7 +219,6 @@ class BlockingConsumer(SessionHandle):
         gathering: Future[Batch | None] | None = None
         try:
             while True:
-                deadline = _deadline(idle_timeout)
                 self._thread.check()
                 # Messages already fetched one by one come first.
                 batch: Batch | None = Batch(self._take_ready(size))
@@ -234,7 +226,7 @@ class BlockingConsumer(SessionHandle):
                     if gathering is None:
                         next_batch = self._consumer._next_batch
                         gathering = self._thread.submit(next_batch, size, wait)
-                    batch = self._thread.wait(gathering, _seconds_until(deadline))
+                    batch = self._thread.wait(gathering, idle_timeout)
                     gathering = None
                 if batch is None:
                     return
@@ -249,9 +241,14 @@ class BlockingConsumer(SessionHandle):
                 self._thread.cancel(gathering)
                 gathering.add_done_callback(_requeue_unseen)
 
-    def _take(self, deadline: float | None) -> Message | None:
-        """Return the next message; None when the consumer is closed."""
+    def _take(self, seconds: float | None) -> Message | None:
+        """Return the next message; None when the consumer is closed.
+
+        Raises:
+            TimeoutError: none arrived within ``seconds`` (None: wait forever).
+        """
         queue = self._ready.queue
+        deadline = None if seconds is None else time.monotonic() + seconds
         try:
             while not self.closed:
                 self._thread.check()  # a forked child has copies of the messages
@@ -259,7 +256,8 @@ class BlockingConsumer(SessionHandle):
                     message = queue.get_nowait()
                 except Empty:
                     self._thread.post(self._ready.want)
-                    message = queue.get(timeout=_seconds_until(deadline))
+                    left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                    message = queue.get(timeout=left)
                 if message is None:
                     queue.put(None)  # for other threads
                     break
@@ -293,7 +291,7 @@ class BlockingConsumer(SessionHandle):
 
     @max_in_flight.setter
     def max_in_flight(self, count: int) -> None:
-        self._thread.ask(lambda: setattr(self._consumer, "max_in_flight", count))
+        self._thread.call(setattr, self._consumer, "max_in_flight", count)
 
     # Sources
 
@@ -326,23 +324,17 @@ class BlockingConsumer(SessionHandle):
 # alive. Both may be dropped without being closed; the garbage collector then ends them.
 
 
-def _sending_from(thread: LoopThread) -> Callable[[Respond], Respond]:
-    """Return what makes responses from any thread be sent from the session's."""
-    known = weakref.ref(thread)
-
-    def through(respond: Respond) -> Respond:
-        def send(each: Any, kind: Response, delay: float | None, backoff: bool) -> Awaitable[None]:
-            alive = known()
-            if alive is None:
-                raise ClosedError(CLOSED)
-            if alive.is_current():
-                return respond(each, kind, delay, backoff)
-            alive.post(respond, each, kind, delay, backoff)
-            return DONE
-
-        return send
-
-    return through
+def _respond_on(
+    known: weakref.ref[LoopThread], respond: Respond, *response: Any
+) -> Awaitable[None]:
+    """Respond on the session's thread, from any thread."""
+    thread = known()
+    if thread is None:
+        raise ClosedError(CLOSED)
+    if thread.is_current():
+        return respond(*response)
+    thread.post(respond, *response)
+    return DONE
 
 
 def _requeue_unseen(gathering: Future[Batch | None]) -> None:
@@ -356,11 +348,3 @@ def _on_a_thread(handler: Handler) -> Handler:
         return await result if inspect.isawaitable(result) else result
 
     return give_up
-
-
-def _deadline(seconds: float | None) -> float | None:
-    return None if seconds is None else time.monotonic() + seconds
-
-
-def _seconds_until(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -12,7 +12,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar
 
 from sparq.client.blocking.loop_thread import LoopThread
 from sparq.client.config import Config
@@ -48,6 +48,17 @@ class Closing(ABC):
         """Close the object; a second call does nothing."""
 
 
+class Shown(Generic[T]):
+    """An attribute of the asyncio producer or consumer, for any thread to read."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, handle: SessionHandle, owner: type) -> T:
+        value: T = getattr(handle._awaited, self._name)
+        return value
+
+
 class SessionHandle(Closing):
     """A producer or a consumer of a session.
 
@@ -58,24 +69,14 @@ class SessionHandle(Closing):
         errors: why an nsqd is not connected or an nsqlookupd query failed, by address or URL.
     """
 
-    config: Config
-    connections: list[str]
-    errors: dict[str, str]
-    _shown: tuple[str, ...] = ("config", "connections", "errors")
-    """The attributes that are those of the asyncio object."""
+    config = Shown[Config]()
+    connections = Shown[list[str]]()
+    errors = Shown[dict[str, str]]()
 
     def __init__(self, thread: LoopThread, awaited: Producer | Consumer) -> None:
         self.closed = False
         self._thread = thread
         self._awaited = awaited
-
-    if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
-
-        def __getattr__(self, name: str) -> Any:
-            """Return an attribute of the asyncio object."""
-            if name not in self._shown:
-                raise AttributeError(f"{type(self).__name__} has no attribute {name}")
-            return getattr(self._awaited, name)
 
     def close(self) -> None:
         """Close the producer or consumer, but not the session.
@@ -98,7 +99,8 @@ def awaited(
 
     @wraps(method)
     def wait(handle: SessionHandle, /, *arguments: P.args, **named: P.kwargs) -> T:
-        return handle._thread.call(method, handle._awaited, *arguments, **named)
+        result: T = handle._thread.call(method, handle._awaited, *arguments, **named)
+        return result
 
     return wait
 
@@ -108,7 +110,8 @@ def on_session_thread(method: Callable[Concatenate[Any, P], T]) -> Callable[Conc
 
     @wraps(method)
     def ask(handle: SessionHandle, /, *arguments: P.args, **named: P.kwargs) -> T:
-        return handle._thread.ask(lambda: method(handle._awaited, *arguments, **named))
+        result: T = handle._thread.call(method, handle._awaited, *arguments, **named)
+        return result
 
     return ask
 

@@ -26,14 +26,13 @@ import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, TypeVar
 
 import uvloop
 
 from sparq.client.errors import ClosedError
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 CLOSED: Final = "the session is closed"
 FORKED: Final = (
@@ -80,28 +79,20 @@ class LoopThread:
         self._forgotten = weakref.finalize(self, _forgotten, *self._ending)
         _threads.add(self)
 
-    def call(self, work: Callable[P, Awaitable[T]], *arguments: P.args, **named: P.kwargs) -> T:
-        """Await ``work(*arguments, **named)`` on the loop and return the result.
+    def call(self, work: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Call ``work(*arguments, **named)`` on the loop, await what it returns if that is needed.
 
         Raises:
             ClosedError: the loop has ended, or belongs to another process.
             RuntimeError: the caller is on the loop's own thread.
         """
-        outcome: Future[T] = Future()
+        outcome: Future[Any] = Future()
         try:
             self.post(_begin, partial(work, *arguments, **named), outcome)
             return self.wait(outcome)
         except BaseException:
             self.cancel(outcome)  # it may have been interrupted
             raise
-
-    def ask(self, question: Callable[[], T]) -> T:
-        """Call ``question()`` on the loop and return the result; errors as for ``call``."""
-
-        async def answer() -> T:
-            return question()
-
-        return self.call(answer)
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
         """Call ``function(*arguments)`` on the loop soon, without waiting.
@@ -114,7 +105,7 @@ class LoopThread:
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def submit(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> Future[T]:
-        """Start to await ``work(*arguments)`` on the loop; the future carries the result.
+        """Start ``work(*arguments)`` on the loop, as ``call`` does; the future carries the result.
 
         Raises:
             ClosedError: the loop has ended, or belongs to another process.
@@ -166,13 +157,14 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
 
-def _begin(work: Callable[[], Awaitable[T]], outcome: Future[T]) -> None:
-    """On the loop: start to await ``work()``; ``outcome`` carries the result."""
+def _begin(work: Callable[[], Any], outcome: Future[Any]) -> None:
+    """On the loop: start ``work()``; ``outcome`` carries the result."""
 
-    async def task() -> T:
-        return await work()
+    async def task() -> Any:
+        result = work()
+        return await result if inspect.isawaitable(result) else result
 
-    def done(task: asyncio.Task[T]) -> None:
+    def done(task: asyncio.Task[Any]) -> None:
         del _tasks[outcome]
         if task.cancelled():
             when_unlocked(outcome, outcome.set_exception, ClosedError(CLOSED))

@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from sparq.client.blocking.handle import SessionHandle, awaited
+from sparq.client.blocking.handle import SessionHandle, Shown, awaited
 from sparq.client.blocking.loop_thread import LoopThread, when_unlocked
 from sparq.client.log_fields import FieldLogger
 from sparq.client.producer import (
@@ -54,14 +54,13 @@ class BlockingProducer(SessionHandle):
             limit for the number of messages stored twice.
     """
 
-    published: int
-    failed: int
-    under_way: int
-    resent: int
-    _shown = (*SessionHandle._shown, "published", "failed", "under_way", "resent")
+    published = Shown[int]()
+    failed = Shown[int]()
+    under_way = Shown[int]()
+    resent = Shown[int]()
 
     def __init__(self, thread: LoopThread, **arguments: Any) -> None:
-        self._producer = thread.ask(lambda: Producer(**arguments))
+        self._producer: Producer = thread.call(Producer, **arguments)
         super().__init__(thread, self._producer)
         self._byte_limit = ByteLimit(self.config.max_pending_bytes)
         weakref.finalize(self, _log_unfinished, self._byte_limit, os.getpid())
