@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
+from sparq.cluster.actions import Report
 from sparq.daemon.http import HttpError
+from sparq.nsqadmin import actions
 from sparq.nsqadmin.actions import OF_POLICIES, TYPED, ActionRequest
 from tests.nsqadmin.cluster import Admin, Cluster, admin, free_address
 
@@ -23,9 +25,13 @@ def request(**headers: str) -> Any:
     return make_mocked_request("POST", "/x", headers, transport=Transport())
 
 
+async def perform(found: Admin, order: ActionRequest, **headers: str) -> Report:
+    return await actions.perform(found.daemon.services, request(**headers), order)
+
+
 async def refused(found: Admin, order: ActionRequest, **headers: str) -> tuple[int, str]:
     with pytest.raises(HttpError) as error:
-        await found.daemon.services.actions.perform(request(**headers), order)
+        await perform(found, order, **headers)
     return error.value.status, error.value.code
 
 
@@ -35,16 +41,15 @@ async def test_irreversible_actions_need_a_typed_name(sparq_cluster: Cluster, ac
     sparq_cluster.fill("typed")
     channel = "c" if action.endswith("_channel") else ""
     node = sparq_cluster.nsqds[0].http if action.startswith("tombstone") else ""
-    word, arguments = channel or "typed", {}
-    if action in OF_POLICIES:
-        word, arguments = "policies", {"policies": 0}
+    word = "policies" if action in OF_POLICIES else channel or "typed"
+    body = '{"policies": []}'
     async with admin(**sparq_cluster.modes()["lookupd"]) as found:
         for typed in ("", "Typed", "typed" if word != "typed" else "typed "):
-            order = ActionRequest(action, "typed", channel, node, arguments, typed=typed)
+            order = ActionRequest(action, "typed", channel, node, typed, body=body)
             assert (400, "NAME_NOT_TYPED") == await refused(found, order)
         assert [2, 2] == [nsqd.channel("typed", "c")["depth"] for nsqd in sparq_cluster.nsqds]
-        order = ActionRequest(action, "typed", channel, node, arguments, typed=word)
-        report = await found.daemon.services.actions.perform(request(), order)
+        order = ActionRequest(action, "typed", channel, node, word, body=body)
+        report = await perform(found, order)
         assert "done" == report.result
         assert (action, "done") == (
             found.audited()[-1]["action"],
@@ -63,12 +68,12 @@ async def test_irreversible_actions_need_a_typed_name(sparq_cluster: Cluster, ac
         (ActionRequest("seek_channel", "t", "c"), 400, "INVALID_ARGUMENT"),
         (ActionRequest("requeue_message", "t", "c"), 400, "INVALID_ARGUMENT"),
         (
-            ActionRequest("copy_message", "t", "c", arguments={"ids": {"n:1": ["0"]}, "to": "a b"}),
+            ActionRequest("copy_message", "t", "c", messages=[f"n:1/{0:016}"], to="a b"),
             400,
             "INVALID_ARGUMENT",
         ),
         (
-            ActionRequest("finish_message", "t", "c", arguments={"ids": {"n:1": ["0" * 16]}}),
+            ActionRequest("finish_message", "t", "c", messages=[f"n:1/{0:016}"]),
             404,
             "NODE_NOT_FOUND",
         ),
@@ -91,13 +96,23 @@ async def test_invalid_actions_are_refused(
         assert ([(order.action, "failed")] if is_begun else []) == entries
 
 
+def test_messages_are_named_by_node_and_id() -> None:
+    """Their ids are grouped by node; another form raises ValueError."""
+    named = [f"a:1/{1:016}", f"[::1]:2/{2:016}"]
+    order = ActionRequest("finish_message", messages=named)
+    assert {"a:1": [f"{1:016}"], "[::1]:2": [f"{2:016}"]} == order.ids
+    for wrong in ("no id", "a:1/xyz", "0" * 16, "a:1/"):
+        with pytest.raises(ValueError, match=r"hexadecimal|node"):
+            _ = ActionRequest("finish_message", messages=[wrong]).ids
+
+
 async def test_a_seek_affects_only_the_given_nodes(sparq_cluster: Cluster) -> None:
     """A seek affects only the given nodes; its arguments are in the audit log."""
     sparq_cluster.fill("sought")
     async with admin(**sparq_cluster.modes()["lookupd"]) as found:
-        arguments = {"to": "latest", "nodes": [sparq_cluster.nsqds[0].http]}
-        order = ActionRequest("seek_channel", "sought", "c", arguments=arguments)
-        report = await found.daemon.services.actions.perform(request(), order)
+        arguments: dict[str, Any] = {"to": "latest", "nodes": [sparq_cluster.nsqds[0].http]}
+        order = ActionRequest("seek_channel", "sought", "c", **arguments)
+        report = await perform(found, order)
         assert "done" == report.result
         assert arguments == found.audited()[-1]["arguments"]
     assert [0, 2] == [nsqd.channel("sought", "c")["depth"] for nsqd in sparq_cluster.nsqds]
@@ -112,8 +127,7 @@ async def test_operators_may_pause_but_not_empty(sparq_cluster: Cluster) -> None
         order = ActionRequest("empty_channel", "roles", "c", typed="c")
         assert (403, "FORBIDDEN") == await refused(found, order, **mine)
         assert (403, "FORBIDDEN") == await refused(found, ActionRequest("pause_topic", "roles"))
-        perform = found.daemon.services.actions.perform
-        report = await perform(request(**mine), ActionRequest("pause_topic", "roles"))
+        report = await perform(found, ActionRequest("pause_topic", "roles"), **mine)
         assert "done" == report.result
         body = {"action": "empty"}
         assert 403 == (await found.ask("POST", "/api/topics/roles/c", body, mine))[0]

@@ -29,15 +29,9 @@ Who sends them. The first of these that the request has decides:
 
 Every sender also has the roles of `--default-role`.
 
-What needs which role. nsqadmin uses five of the roles in `sparq.daemon.access.rules`.
-
-10. The server is built from the table of rights: if a route has no row, `right_of` raises and the
-    server does not start.
-11. If the body of a request names the action, the table has the role that all actions of the route
-    need at least. `ACTION_ROLES` has the role of the action itself.
-12. Actions that delete messages, topics or channels need `administer`. So do changes of policies,
-    because without a policy nsqd may delete messages that it kept, and draining a node, because
-    that may end its process. Other actions can be undone and need `operate`.
+What needs which role. nsqadmin uses five of the roles in `sparq.daemon.access.rules`. Each route
+states its role (`AdminRoute`). If the body of a request names the action, that is the role that all
+actions of the route need at least; `actions.ROLES` has the role of the action itself.
 """
 
 from __future__ import annotations
@@ -74,7 +68,7 @@ from sparq.daemon.access.rules import (
     roles_for,
 )
 from sparq.daemon.access.tokens import ADMINS_FORM, Tokens
-from sparq.daemon.http import Call, HttpError, Route, refusal
+from sparq.daemon.http import Call, Handler, HttpError, Route, refusal
 from sparq.nsqadmin.options import NsqadminOptions, base_of
 from sparq.program.lifecycle import StartError
 from sparq.protocol.address import parse_ip
@@ -118,108 +112,21 @@ def parse_grants(texts: Iterable[str]) -> dict[str, Role]:
     return grants
 
 
-_PARAMETER: Final = re.compile(r":[A-Za-z_]\w*")
 READING: Final = ("GET", "HEAD", "OPTIONS")
 
 
-class Right(NamedTuple):
-    """A route and the role that it needs; a `config` route checks the client's network instead."""
+class AdminRoute(NamedTuple):
+    """A route of nsqadmin and the role that it needs; the other fields are those of `Route`.
 
+    `role` None: the route is /config, which checks the client's network (`require_config`).
+    """
+
+    role: Role | None
     method: str
     path: str
-    role: Role
-    config: bool = False
-
-    @property
-    def writes(self) -> bool:
-        """Whether the route changes state."""
-        return self.method not in READING
-
-
-ACTION_ROLES: Final = {
-    action: role
-    for role, actions in (
-        (
-            Role.OPERATE,
-            (
-                *("create_topic", "create_channel", "pause_topic", "pause_channel"),
-                *("unpause_topic", "unpause_channel", "seek_channel"),
-                # As nsqd's own table has it: the client connects again.
-                *("requeue_message", "redrive_message", "close_client"),
-            ),
-        ),
-        (
-            Role.ADMINISTER,
-            (
-                *("empty_topic", "empty_channel", "delete_topic", "delete_channel"),
-                *("tombstone_topic_producer", "finish_message", "cancel_message"),
-                *("set_policies", "drop_policies", "drain_node", "undrain_node"),
-            ),
-        ),
-        (Role.PUBLISH, ("publish_message",)),
-        # A copy reads bodies and publishes them to another topic.
-        (Role.OPERATE | Role.BODIES | Role.PUBLISH, ("copy_message",)),
-    )
-    for action in actions
-}
-"""The role that each action needs. Names are those of NSQ's notifications where NSQ has one."""
-
-_ROUTES: Final = (
-    (Role.NONE, "GET /ping /signin /static/:name /favicon.ico /api/v2/openapi.json"),
-    (Role.NONE, "POST /signin /signout"),
-    # Data, but neither message bodies nor the audit log.
-    (Role.READ, "GET / /live /counter /lookup /metrics /render /topics /topics/:topic"),
-    (Role.READ, "GET /topics/:topic/:channel /nodes /nodes/:node /messages /message /replay"),
-    (Role.READ, "GET /dead-letters /policies /connections /connection"),
-    (Role.READ, "GET /api/topics /api/topics/:topic /api/topics/:topic/:channel"),
-    (Role.READ, "GET /api/nodes /api/nodes/:node /api/counter /api/graphite"),
-    (Role.READ, "GET /api/v2/overview /api/v2/attention /api/v2/history /api/v2/clients"),
-    (Role.READ, "GET /api/v2/topics /api/v2/topics/:topic /api/v2/topics/:topic/:channel"),
-    (Role.READ, "GET /api/v2/channels /api/v2/nodes /api/v2/nodes/:node"),
-    (Role.READ, "GET /api/v2/messages /api/v2/message /api/v2/log /api/v2/times /api/v2/seek"),
-    (Role.READ, "GET /api/v2/dead-letters /api/v2/export /api/v2/policies"),
-    (Role.READ, "GET /api/v2/nodes/:node/drain"),
-    (Role.BODIES, "GET /api/v2/search /api/v2/body"),
-    (Role.ADMINISTER, "GET /audit /api/v2/audit"),
-    (Role.PUBLISH, "POST /publish"),
-    (Role.OPERATE, "POST /messages /replay /connection /dead-letters /lookup /topics/:topic"),
-    (Role.OPERATE, "POST /topics/:topic/:channel /nodes/:node/dismiss /api/topics"),
-    (Role.OPERATE, "POST /api/topics/:topic /api/topics/:topic/:channel /api/v2/seek"),
-    (Role.OPERATE, "POST /api/v2/dead-letters /api/v2/nodes/:node/dismiss"),
-    # Any of its actions needs more: to publish, `publish` alone.
-    (Role.FIND, "POST /api/v2/actions"),
-    (Role.ADMINISTER, "POST /nodes/:node /policies /api/v2/nodes/:node/drain"),
-    (Role.ADMINISTER, "DELETE /api/topics/:topic /api/topics/:topic/:channel /api/nodes/:node"),
-    (Role.ADMINISTER, "DELETE /api/v2/nodes/:node/drain /api/v2/policies"),
-    (Role.ADMINISTER, "PUT /api/v2/policies"),
-)
-RIGHTS: Final = (
-    *(Right(method, "/config/:opt", Role.NONE, config=True) for method in ("GET", "PUT")),
-    *(
-        Right(row.partition(" ")[0], path, role)
-        for role, row in _ROUTES
-        for path in row.split()[1:]
-    ),
-)
-
-
-def right_of(method: str, path: str) -> Right:
-    """Find the row of a route; the names of path parameters do not matter.
-
-    Raises:
-        LookupError: the route has no row.
-    """
-    found = _BY_ROUTE.get((method, _plain(path)))
-    if found is None:
-        raise LookupError(f"{method} {path} has no row in nsqadmin's table of rights")
-    return found
-
-
-def _plain(path: str) -> str:
-    return _PARAMETER.sub(":", path)
-
-
-_BY_ROUTE: Final = {(right.method, _plain(right.path)): right for right in RIGHTS}
+    handler: Handler
+    plain: bool = False
+    log: bool = True
 
 
 # Where requests come from
@@ -602,19 +509,19 @@ class AdminAccess:
         """Whether any header shows that a proxy sent this request."""
         return any(name in request.headers for name in (*FORWARDING, self._rules.header))
 
-    def guarded(self, route: Route) -> Route:
-        """The route with a check of its right. Raises LookupError: it has no row in the table."""
-        right = right_of(route.method, route.path)
+    def guarded(self, route: AdminRoute) -> Route:
+        """The route with a check of its role before its handler."""
+        role, handler = route.role, route.handler
 
         async def handle(call: Call) -> Any:
-            if right.config:
+            if role is None:
                 self.require_config(call.request)
-            elif right.role:
-                self.require(call.request, right.role)
-            result = route.handler(call)
+            elif role:
+                self.require(call.request, role)
+            result = handler(call)
             return await result if isinstance(result, Awaitable) else result
 
-        return route._replace(handler=handle)
+        return Route(route.method, route.path, handle, plain=route.plain, log=route.log)
 
     def check_origin(self, request: web.BaseRequest) -> web.Response | None:
         """Refuse requests for an unknown host or from another site (rules 1 to 3); None: served.

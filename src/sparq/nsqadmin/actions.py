@@ -1,7 +1,6 @@
 """Actions that users request: checks rights, performs, writes the audit log, notifies.
 
-1. The role of the action itself is required (`access.ACTION_ROLES`), whatever role the route
-   required.
+1. The role of the action itself is required (`ROLES`), whatever role the route required.
 2. To delete messages, topics or channels, the user must type the name. To change policies, which
    keep messages and have no name, the user must type the word `policies`. NSQ's own routes have no
    such field and pass `must_type=False`.
@@ -13,21 +12,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+import base64
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from aiohttp import web
+from msgspec import Meta, Struct
 
 from sparq.cluster import actions as cluster
 from sparq.cluster import draining, policies
 from sparq.cluster.actions import Report, StepOutcome
 from sparq.cluster.fleet import Fleet, UnknownNode
-from sparq.daemon.access.audit import AuditLog, Outcome, entry_of
-from sparq.daemon.access.rules import Caller, Role
+from sparq.daemon.access.audit import Outcome, entry_of
+from sparq.daemon.access.rules import Role
 from sparq.daemon.http import HttpError
-from sparq.nsqadmin.access import ACTION_ROLES, AdminAccess
-from sparq.nsqadmin.notify import Notifier
+from sparq.nsqadmin.messages import ID
+from sparq.nsqadmin.services import Services
 from sparq.protocol.names import is_valid_name
 
 TOMBSTONE: Final = "tombstone_topic_producer"
@@ -37,69 +36,108 @@ OF_CHANNEL: Final = ("pause_channel", "unpause_channel", "empty_channel", "delet
 OF_MESSAGES: Final = (
     *("requeue_message", "finish_message", "cancel_message", "copy_message", "redrive_message"),
 )
-TYPED: Final = {
-    action
-    for action, role in ACTION_ROLES.items()
-    if role == Role.ADMINISTER and not action.endswith(("_node", "_message"))
+OF_POLICIES: Final = ("set_policies", "drop_policies")
+POLICIES: Final = "policies"
+
+_OPERATES: Final = (
+    *("create_topic", "create_channel", "pause_topic", "pause_channel", "unpause_topic"),
+    *("unpause_channel", "seek_channel", "requeue_message", "redrive_message"),
+    # As nsqd's own table has it: the client connects again.
+    "close_client",
+)
+# They delete messages, topics or channels. Without a policy nsqd may delete messages that it kept,
+# and draining a node may end its process.
+_ADMINISTERS: Final = (
+    *("empty_topic", "empty_channel", "delete_topic", "delete_channel", TOMBSTONE),
+    *("finish_message", "cancel_message", *OF_POLICIES, "drain_node", "undrain_node"),
+)
+ROLES: Final = {
+    **dict.fromkeys(_OPERATES, Role.OPERATE),
+    **dict.fromkeys(_ADMINISTERS, Role.ADMINISTER),
+    "publish_message": Role.PUBLISH,
+    # A copy reads bodies and publishes them to another topic.
+    "copy_message": Role.OPERATE | Role.BODIES | Role.PUBLISH,
 }
+"""The role that each action needs. Names are those of NSQ's notifications where NSQ has one."""
+
+TYPED: Final = {action for action in _ADMINISTERS if not action.endswith(("_node", "_message"))}
 """Actions that need a typed text: the channel's name, else the topic's name, or `POLICIES`."""
 
 NEEDED: Final = {
-    **dict.fromkeys(OF_MESSAGES, ("ids",)),
-    "copy_message": ("ids", "to"),
+    **dict.fromkeys(OF_MESSAGES, ("messages",)),
+    "copy_message": ("messages", "to"),
     "seek_channel": ("to",),
     "close_client": ("client",),
-    "set_policies": ("policies",),
+    "publish_message": ("body",),
+    "set_policies": ("body",),
 }
-"""The arguments that an action cannot do without."""
+"""The fields that an action cannot do without, besides its topic, channel or node."""
 
-POLICIES: Final = "policies"
-OF_POLICIES: Final = ("set_policies", "drop_policies")
 OWN_STEPS: Final = ("message/", "channel/seek", "client/close", POLICIES, "drain")
 """Beginnings of steps that Go's nsqd does not support."""
 
 ALWAYS_TOLD: Final = ("pause_", "unpause_", "empty_")
 
+References: TypeAlias = Annotated[list[str], Meta(description="`NODE/ID` of each message")]
 
-@dataclass(frozen=True, slots=True)
-class ActionRequest:
-    """An action that a user requests.
 
-    Attributes:
-        action: one of `ACTION_ROLES`.
-        channel: "" for actions on the topic itself.
-        node: `host:port` of the node to tombstone, to drain, to publish to, or of the connection.
-        arguments: for `seek_channel`: `to`, and `nodes`, a list of addresses (empty: all). For
-            actions on messages: `ids`, lists of ids by node; for `copy_message` also `to`, a topic.
-            For `drain_node`: `exit`, whether its process ends once nothing is left.
-            For `close_client`: `client`, the remote address of the connection.
-            For `publish_message`, only for the audit log: `bytes`, the size of the body.
-            For policies, only for the audit log: `policies`, the number of policies to set.
-        document: for `set_policies`: the document in the form that nsqds accept; for
-            `publish_message`: the body.
-        typed: the name that the user typed, if the action needs one.
-    """
+class ActionRequest(Struct, frozen=True):
+    """An action that a user requests, as a script sends it to the API."""
 
-    action: str
+    action: Annotated[str, Meta(extra_json_schema={"enum": sorted(ROLES)})]
     topic: str = ""
     channel: str = ""
-    node: str = ""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    typed: str = ""
-    document: bytes = b""
+    node: Annotated[str, Meta(description="HOST:PORT of its HTTP")] = ""
+    typed: Annotated[
+        str,
+        Meta(description="to confirm a deletion: the channel's name, or else the topic's"),
+    ] = ""
+    messages: References | None = None
+    to: Annotated[str | None, Meta(description="for a copy: the topic; for a seek: the place")] = (
+        None
+    )
+    nodes: Annotated[list[str] | None, Meta(description="for a seek: only these nodes")] = None
+    client: Annotated[
+        str | None, Meta(description="to close a connection: its address at `node`")
+    ] = None
+    body: Annotated[
+        str, Meta(description="to publish: the message, to `node`; of policies: the document")
+    ] = ""
+    encoding: Annotated[Literal["text", "base64"], Meta(description="of `body`; default: text")] = (
+        "text"
+    )
+    exit: Annotated[bool, Meta(description="to drain: exit once nothing is left")] = False
+
+    @property
+    def ids(self) -> dict[str, list[str]]:
+        """The ids of the messages by node. Raises ValueError: a message is not named so."""
+        found: dict[str, list[str]] = {}
+        for each in self.messages or ():
+            node, _, message_id = each.rpartition("/")
+            if not node:
+                raise ValueError("name each message by node and id: NODE/ID")
+            if not ID.fullmatch(message_id):
+                raise ValueError("a message id has 16 hexadecimal digits")
+            found.setdefault(node, []).append(message_id)
+        return found
+
+    @property
+    def document(self) -> bytes:
+        """The body. Raises ValueError: it is not base64, although `encoding` says so."""
+        body = self.body.encode()
+        return base64.b64decode(body, validate=True) if self.encoding == "base64" else body
 
     def mistake(self, must_type: bool) -> str:
-        """The error code if the request is invalid; "" if it is valid."""
-        of_channel, typed_name = self.action.endswith("_channel"), self.topic
+        """The error code of an invalid name, or of a wrong typed one; "": there is none."""
         is_valid = is_valid_name if self.action.startswith("create_") else bool
+        typed_name = self.topic
         if self.action in OF_POLICIES:
             typed_name = POLICIES
         elif self.action in OF_NODE:
-            if not self.node:
-                return "INVALID_ARGUMENT"
+            return "" if self.node else "INVALID_ARGUMENT"
         elif not is_valid(self.topic):
             return "INVALID_TOPIC"
-        elif of_channel:
+        elif self.action.endswith("_channel"):
             typed_name = self.channel
             if not is_valid(self.channel):
                 return "INVALID_CHANNEL"
@@ -109,22 +147,33 @@ class ActionRequest:
     def check_arguments(self) -> None:
         """Raises ValueError: an argument is missing, or a copy's topic has no valid name."""
         for name in NEEDED.get(self.action, ()):
-            if self.arguments.get(name, "") in ("", {}):
+            if not getattr(self, name):
                 raise ValueError(f"{self.action} needs `{name}`")
-        if self.action == "publish_message" and not self.document:
-            raise ValueError("a message needs a body")
-        if self.action == "copy_message" and not is_valid_name(self.arguments["to"]):
+        if self.action == "copy_message" and not is_valid_name(self.to or ""):
             raise ValueError("`to` must be the name of a topic")
 
-    async def perform(self, fleet: Fleet) -> Report:
-        """Perform the action at the daemons; its arguments have been checked.
+    async def arguments(self) -> dict[str, Any]:
+        """What the audit log has of it, besides its names."""
+        told = {"ids": self.ids, "to": self.to, "nodes": self.nodes, "client": self.client}
+        found: dict[str, Any] = {name: value for name, value in told.items() if value}
+        if self.action == "drain_node":
+            found["exit"] = self.exit
+        elif self.action == "publish_message":
+            found["bytes"] = len(self.document)
+        elif self.action in OF_POLICIES:
+            found["policies"] = await policies.count(self.document) if self.body else 0
+        return found
+
+    async def perform(self, fleet: Fleet, *, may_skip: bool) -> Report:
+        """Perform it at the daemons; `may_skip`: whether a seek may skip unfinished messages.
 
         Raises:
             UnknownNode: the cluster has no such node.
-            ValueError: the daemons cannot do it with these arguments.
+            ValueError: an argument is missing, or the daemons cannot do it.
         """
+        self.check_arguments()
         verb, _, kind = self.action.partition("_")
-        topic, node, told = self.topic, self.node, self.arguments
+        topic, node, to = self.topic, self.node, self.to or ""
         channel = self.channel if kind in ("channel", "message") else ""
         match verb:
             case "create":
@@ -134,91 +183,72 @@ class ActionRequest:
             case "tombstone":
                 return await cluster.tombstone(fleet, topic, node)
             case "seek":
-                may_skip, nodes = told.get("may_skip", True), told.get("nodes", ())
-                at = (fleet, topic, channel, told["to"])
-                return await cluster.seek(*at, may_skip=may_skip, nodes=nodes)
+                nodes = self.nodes or ()
+                return await cluster.seek(fleet, topic, channel, to, may_skip=may_skip, nodes=nodes)
             case "publish":
                 return await cluster.at_node(fleet, node, "pub", self.document, topic=topic)
             case "close":
-                return await cluster.at_node(fleet, node, "client/close", client=told["client"])
+                return await cluster.at_node(fleet, node, "client/close", client=self.client or "")
             case "drain":
-                return await draining.begin(fleet, node, leave=told.get("exit", False))
+                return await draining.begin(fleet, node, leave=self.exit)
             case "undrain":
                 return await draining.end(fleet, node)
             case "set":
                 return await policies.replace(fleet, self.document)
             case "drop":
                 return await policies.drop(fleet)
-        to = told.get("to", "")
-        return await cluster.messages(fleet, verb, topic, channel, told["ids"], to=to)
+        return await cluster.messages(fleet, verb, topic, channel, dict(self.ids), to=to)
 
 
-class Actions:
-    """Performs actions on one cluster."""
+async def perform(
+    services: Services, request: web.BaseRequest, order: ActionRequest, *, must_type: bool = True
+) -> Report:
+    """Perform an action; returns a report of its steps.
 
-    def __init__(
-        self, fleet: Fleet, access: AdminAccess, audit: AuditLog, notifier: Notifier
-    ) -> None:
-        self._fleet = fleet
-        self._access = access
-        self._audit = audit
-        self._notifier = notifier
+    With `must_type`, actions that cannot be undone need the typed name (`TYPED`).
 
-    async def perform(
-        self, request: web.BaseRequest, order: ActionRequest, *, must_type: bool = True
-    ) -> Report:
-        """Perform an action; returns a report of its steps.
-
-        With `must_type`, actions that cannot be undone need the typed name (`TYPED`).
-
-        Raises:
-            HttpError: nothing was done: 401 or 403, the role is missing; 400 INVALID_ACTION,
-                INVALID_TOPIC, INVALID_CHANNEL, INVALID_ARGUMENT, INVALID_POLICIES, NAME_NOT_TYPED;
-                404 NODE_NOT_FOUND; 503 AUDIT_UNAVAILABLE.
-        """
-        if order.action not in ACTION_ROLES:
-            raise HttpError(400, "INVALID_ACTION")
-        who = self._access.require(request, ACTION_ROLES[order.action])
-        if order.action == "seek_channel" and not who.may(Role.ADMINISTER):
-            # Skipping unfinished messages has the effect of emptying.
-            order = replace(order, arguments={**order.arguments, "may_skip": False})
-        if why := order.mistake(must_type):
-            raise HttpError(400, why)
-        if await self._audit.unavailable():
-            raise HttpError(503, "AUDIT_UNAVAILABLE")
-        report, failure, arguments = Report(), None, order.arguments
-        try:
-            order.check_arguments()
-            report = await order.perform(self._fleet)
-            detail = report.text
-            if order.action in OF_POLICIES:
-                arguments = {**arguments, "changes": policies.changed(report)}
-        except UnknownNode as error:
-            detail, failure = f"{error} is not a known node", HttpError(404, "NODE_NOT_FOUND")
-        except policies.DocumentRefused as error:
-            detail, failure = str(error), HttpError(400, f"{policies.REFUSED}: {error}")
-        except ValueError as error:
-            detail, failure = str(error), HttpError(400, "INVALID_ARGUMENT")
-        about: dict[str, Any] = {"topic": order.topic, "channel": order.channel, "node": order.node}
-        outcome: Outcome = "failed" if failure else report.result
-        about |= {"arguments": arguments, "detail": detail}
-        await self._audit.record(entry_of(who, order.action, outcome, **about))
-        if failure is not None:
-            raise failure
-        # As in NSQ, which notifies of a pause, an unpause and an emptying even if they failed.
-        if not report.failed or order.action.startswith(ALWAYS_TOLD):
-            self._notify(request, who, order)
-        return report
-
-    def _notify(self, request: web.BaseRequest, who: Caller, order: ActionRequest) -> None:
-        if not self._notifier.endpoint:
-            return
-        about = {"topic": order.topic, "node": order.node, "remote": who.remote}
-        about["user"] = who.name if who.via in ("header", "token") else ""
+    Raises:
+        HttpError: nothing was done: 401 or 403, the role is missing; 400 INVALID_ACTION,
+            INVALID_TOPIC, INVALID_CHANNEL, INVALID_ARGUMENT, INVALID_POLICIES, NAME_NOT_TYPED;
+            404 NODE_NOT_FOUND; 503 AUDIT_UNAVAILABLE.
+    """
+    if order.action not in ROLES:
+        raise HttpError(400, "INVALID_ACTION")
+    who = services.access.require(request, ROLES[order.action])
+    if why := order.mistake(must_type):
+        raise HttpError(400, why)
+    if await services.audit.unavailable():
+        raise HttpError(503, "AUDIT_UNAVAILABLE")
+    report, failure, arguments = Report(), None, await order.arguments()
+    # Skipping unfinished messages has the effect of emptying.
+    may_skip = order.action != "seek_channel" or who.may(Role.ADMINISTER)
+    if not may_skip:
+        arguments["may_skip"] = False
+    try:
+        report = await order.perform(services.fleet, may_skip=may_skip)
+        detail = report.text
+        if order.action in OF_POLICIES:
+            arguments["changes"] = policies.changed(report)
+    except UnknownNode as error:
+        detail, failure = f"{error} is not a known node", HttpError(404, "NODE_NOT_FOUND")
+    except policies.DocumentRefused as error:
+        detail, failure = str(error), HttpError(400, f"{policies.REFUSED}: {error}")
+    except ValueError as error:
+        detail, failure = str(error), HttpError(400, "INVALID_ARGUMENT")
+    outcome: Outcome = "failed" if failure else report.result
+    about = {"topic": order.topic, "channel": order.channel, "node": order.node}
+    entry = entry_of(who, order.action, outcome, arguments=arguments, detail=detail, **about)
+    await services.audit.record(entry)
+    if failure is not None:
+        raise failure
+    # As in NSQ, which notifies of a pause, an unpause and an emptying even if they failed.
+    is_told = not report.failed or order.action.startswith(ALWAYS_TOLD)
+    if services.notifier.endpoint and is_told:
         # NSQ creates the topic first, and notifies of both.
         if order.action == "create_channel":
-            self._notifier.queue(request, "create_topic", **about)
-        self._notifier.queue(request, order.action, channel=order.channel, **about)
+            services.notifier.queue(request, who, "create_topic", topic=order.topic)
+        services.notifier.queue(request, who, order.action, **about)
+    return report
 
 
 def error_of(step: StepOutcome) -> str:

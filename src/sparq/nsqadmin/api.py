@@ -21,10 +21,12 @@ from typing import Any, Final, TypeVar
 from sparq.cluster import cluster_stats
 from sparq.cluster.fleet import Gathered
 from sparq.daemon.access.audit import entry_of
-from sparq.daemon.http import JSON, Call, Content, Handler, HttpError, Route
+from sparq.daemon.access.rules import Role
+from sparq.daemon.http import JSON, Call, Content, HttpError
 from sparq.daemon.options import hidden, public
 from sparq.daemon.reload import LEVEL_NUMBERS, new_value
-from sparq.nsqadmin.actions import ActionRequest
+from sparq.nsqadmin.access import AdminRoute
+from sparq.nsqadmin.actions import ActionRequest, perform
 from sparq.nsqadmin.graphite import Graphite
 from sparq.nsqadmin.options import NsqadminOptions, base_of
 from sparq.nsqadmin.services import Services
@@ -52,32 +54,34 @@ _SHOWN: dict[str, Callable[[Any], Any]] = {
 logger = logging.getLogger(__name__)
 
 
-def routes(services: Services) -> list[Route]:
+def routes(services: Services) -> list[AdminRoute]:
     """List the routes of NSQ's API."""
-    api, graphite = NsqApi(services), None
-    if url := services.options.graphite_url:
-        seconds = services.options.http_client_connect_timeout_ns / SECOND
-        api.graphite = graphite = Graphite(url, seconds)
-    table: list[tuple[str, str, Handler]] = [
-        ("GET", "/api/topics", api.topics),
-        ("GET", "/api/topics/:topic", api.topic),
-        ("GET", "/api/topics/:topic/:channel", api.channel),
-        ("GET", "/api/nodes", api.nodes),
-        ("GET", "/api/nodes/:node", api.node),
-        ("GET", "/api/counter", api.counter),
-        ("GET", "/api/graphite", api.rate),
-        ("POST", "/api/topics", api.create),
-        ("POST", "/api/topics/:topic", api.change),
-        ("POST", "/api/topics/:topic/:channel", api.change),
-        ("DELETE", "/api/topics/:topic", api.change),
-        ("DELETE", "/api/topics/:topic/:channel", api.change),
-        ("DELETE", "/api/nodes/:node", api.tombstone),
-        ("GET", "/config/:opt", api.option),
-        ("PUT", "/config/:opt", api.set_option),
+    api = NsqApi(services)
+    topic, channel, node = "/api/topics/:topic", "/api/topics/:topic/:channel", "/api/nodes/:node"
+    found = [
+        AdminRoute(Role.READ, "GET", "/api/topics", api.topics),
+        AdminRoute(Role.READ, "GET", topic, api.topic),
+        AdminRoute(Role.READ, "GET", channel, api.channel),
+        AdminRoute(Role.READ, "GET", "/api/nodes", api.nodes),
+        AdminRoute(Role.READ, "GET", node, api.node),
+        AdminRoute(Role.READ, "GET", "/api/counter", api.counter),
+        AdminRoute(Role.READ, "GET", "/api/graphite", api.rate),
+        AdminRoute(Role.OPERATE, "POST", "/api/topics", api.create),
+        AdminRoute(Role.OPERATE, "POST", topic, api.change),
+        AdminRoute(Role.OPERATE, "POST", channel, api.change),
+        AdminRoute(Role.ADMINISTER, "DELETE", topic, api.change),
+        AdminRoute(Role.ADMINISTER, "DELETE", channel, api.change),
+        AdminRoute(Role.ADMINISTER, "DELETE", node, api.tombstone),
+        AdminRoute(None, "GET", "/config/:opt", api.option),
+        AdminRoute(None, "PUT", "/config/:opt", api.set_option),
     ]
+    graphite = api.graphite
     if services.options.proxy_graphite and graphite is not None:
-        table.append(("GET", "/render", lambda call: graphite.render(call.raw_query)))
-    return [Route(*row) for row in table]
+        render = AdminRoute(
+            Role.READ, "GET", "/render", lambda call: graphite.render(call.raw_query)
+        )
+        found.append(render)
+    return found
 
 
 class NsqApi:
@@ -85,7 +89,9 @@ class NsqApi:
 
     def __init__(self, services: Services) -> None:
         self._services, self._fleet = services, services.fleet
-        self.graphite: Graphite | None = None
+        url = services.options.graphite_url
+        seconds = services.options.http_client_connect_timeout_ns / SECOND
+        self.graphite = Graphite(url, seconds) if url else None
 
     # Reads
 
@@ -205,7 +211,7 @@ class NsqApi:
         return await self._done(call, order)
 
     async def _done(self, call: Call, order: ActionRequest) -> dict[str, str]:
-        report = await self._services.actions.perform(call.request, order, must_type=False)
+        report = await perform(self._services, call.request, order, must_type=False)
         if report.failed:
             raise HttpError(502, f"UPSTREAM_ERROR: {report.failed}")
         return {"message": _warning(report.text)}

@@ -551,23 +551,6 @@ def _check_id(message_id: str) -> None:
         raise Refused("INVALID_ARG_ID: use 16 hexadecimal digits")
 
 
-def by_node(chosen: Iterable[str]) -> dict[str, list[str]]:
-    """Group `node/id` texts into ids by node, for `actions.perform`.
-
-    Raises:
-        ValueError: an entry is none.
-    """
-    found: dict[str, list[str]] = {}
-    for each in chosen:
-        node, _, message_id = each.rpartition("/")
-        if not node:
-            raise ValueError("name each message by node and id: NODE/ID")
-        if not ID.fullmatch(message_id):
-            raise ValueError("a message id has 16 hexadecimal digits")
-        found.setdefault(node, []).append(message_id)
-    return found
-
-
 # Times of publish, and seeks
 
 BUCKETS: Final = 120

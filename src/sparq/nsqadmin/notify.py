@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import socket
 import ssl
@@ -22,6 +21,7 @@ import aiohttp
 from aiohttp import web
 
 from sparq.client.lookup import http_reason
+from sparq.daemon.access.rules import Caller
 from sparq.daemon.options import public
 
 WAITING_MAX: Final = 1000
@@ -32,10 +32,10 @@ logger = logging.getLogger(__name__)
 
 
 class Notifier:
-    """Sends notifications; with the endpoint "" it sends none.
+    """Sends notifications.
 
     Args:
-        endpoint: a URL.
+        endpoint: a URL; "": there is none, and nothing may be queued.
         timeout: for each notification.
         tls: for an HTTPS endpoint.
     """
@@ -48,32 +48,35 @@ class Notifier:
         self._tls = tls
         self._waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING_MAX)
         self._task: asyncio.Task[None] | None = None
-        self._via = socket.gethostname()
 
     def queue(
         self,
         request: web.BaseRequest,
+        who: Caller,
         action: str,
         *,
         topic: str,
         channel: str = "",
         node: str = "",
-        user: str = "",
-        remote: str = "",
     ) -> None:
-        """Queue the notification of an action."""
-        if not self.endpoint:
-            return
-        notification: dict[str, Any] = {"action": action, "topic": topic}
-        more = {"channel": channel, "node": node}
-        notification |= {name: value for name, value in more.items() if value}
-        notification["timestamp"] = int(time.time())
-        if name := user or basic_user(request.headers.get("Authorization", "")):
-            notification["user"] = name
-        notification["remote_ip"] = remote
-        notification["user_agent"] = request.headers.get("User-Agent", "")
-        notification["url"] = url_of(request)
-        notification["via"] = self._via
+        """Queue the notification of an action that a caller has performed with a request."""
+        # A name that access control has only derived, such as `local`, is nobody's.
+        name = who.name if who.via in ("header", "token") else ""
+        optional = {
+            "channel": channel,
+            "node": node,
+            "user": name or basic_user(request.headers.get("Authorization", "")),
+        }
+        notification = {
+            "action": action,
+            "topic": topic,
+            **{name: value for name, value in optional.items() if value},
+            "timestamp": int(time.time()),
+            "remote_ip": who.remote,
+            "user_agent": who.user_agent,
+            "url": url_of(request),
+            "via": socket.gethostname(),
+        }
         try:
             self._waiting.put_nowait(notification)
         except asyncio.QueueFull:
@@ -101,28 +104,18 @@ class Notifier:
             while True:
                 notification = await self._waiting.get()
                 try:
-                    await self._send(session, notification)
+                    async with session.post(
+                        self.endpoint, json=notification, allow_redirects=False
+                    ) as response:
+                        await response.content.read(ANSWER_BYTES_MAX)
+                    why = f"status {response.status}" if response.status >= 300 else ""
+                except FAILURES as error:
+                    why = http_reason(error)
                 finally:
                     self._waiting.task_done()
-
-    async def _send(self, session: aiohttp.ClientSession, notification: dict[str, Any]) -> None:
-        headers = {"Content-Type": "application/json"}
-        why = ""
-        try:
-            async with session.post(
-                self.endpoint,
-                data=json.dumps(notification),
-                headers=headers,
-                allow_redirects=False,
-            ) as response:
-                await response.content.read(ANSWER_BYTES_MAX)
-            if not response.ok or response.status >= 300:
-                why = f"status {response.status}"
-        except FAILURES as error:
-            why = http_reason(error)
-        if why:
-            shown = public(self.endpoint)
-            logger.error("NOTIFY: failed to send %s to %s: %s", notification["action"], shown, why)
+                if why:
+                    action, shown = notification["action"], public(self.endpoint)
+                    logger.error("NOTIFY: failed to send %s to %s: %s", action, shown, why)
 
 
 def basic_user(authorization: str) -> str:

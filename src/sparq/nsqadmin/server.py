@@ -1,7 +1,6 @@
 """The nsqadmin daemon: creates its parts, serves HTTP, and starts, reloads and stops.
 
-1. A route is served only if it has a row in the table of rights (`access.RIGHTS`). The row's role
-   is checked before the handler runs. If a route has no row, nsqadmin does not start.
+1. Each route states the role that it needs, which is checked before its handler runs.
 2. It stores nothing that it needs: after a restart it uses what the daemons report, and its audit
    log.
 3. SIGHUP reloads the nsqlookupds, the rights and tokens, and the log level.
@@ -26,12 +25,12 @@ from sparq.daemon import files
 from sparq.daemon import reload as hangup
 from sparq.daemon.access import tokens
 from sparq.daemon.access.audit import AuditLog
+from sparq.daemon.access.rules import Role
 from sparq.daemon.address import Listener, listen
-from sparq.daemon.http import Content, HttpError, Route, Site
+from sparq.daemon.http import Content, HttpError, Site
 from sparq.daemon.prometheus_text import CONTENT_TYPE, Family, labels, process_registry
 from sparq.nsqadmin import api
-from sparq.nsqadmin.access import SECURE_HEADERS, AdminAccess
-from sparq.nsqadmin.actions import Actions
+from sparq.nsqadmin.access import SECURE_HEADERS, AdminAccess, AdminRoute
 from sparq.nsqadmin.dead_letters import DeadLetterList
 from sparq.nsqadmin.notify import Notifier
 from sparq.nsqadmin.options import NsqadminOptions, base_of, check
@@ -76,11 +75,10 @@ class Nsqadmin:
         audit = AuditLog(options.audit_log, _publisher(fleet, options.audit_topic))
         access = AdminAccess(options, audit)
         timeout = aiohttp.ClientTimeout(total=seconds, connect=connect)
-        self._notifier = Notifier(options.notification_http_endpoint, timeout, tls)
-        actions = Actions(fleet, access, audit, self._notifier)
+        notifier = Notifier(options.notification_http_endpoint, timeout, tls)
         letters = DeadLetterList(fleet, audit)
         self.services = Services(
-            options, upstream, fleet, access, audit, actions, ClusterWatch(fleet), letters
+            options, upstream, fleet, access, audit, notifier, ClusterWatch(fleet), letters
         )
         self._stack = contextlib.AsyncExitStack()
         self._listener: Listener | None = None
@@ -99,7 +97,7 @@ class Nsqadmin:
         await self._stack.enter_async_context(services.upstream)
         await self._stack.enter_async_context(services.watch)
         self.site = Site(
-            routes(services),
+            map(services.access.guarded, routes(services)),
             services.access.check_origin,
             options.http_connections or _connections(),
             request_seconds=options.http_request_timeout_ns / SECOND,
@@ -118,7 +116,7 @@ class Nsqadmin:
         if self.site is not None:
             await self.site.stop()
         # After the site, whose last requests may queue further notifications and audit entries.
-        await self._notifier.close()
+        await self.services.notifier.close()
         await self.services.audit.close()
         await self._stack.aclose()
         logger.info("bye")
@@ -136,26 +134,20 @@ class Nsqadmin:
         services.fleet.set_lookupds(services.options.lookupd_http_addresses)
 
 
-def routes(services: Services) -> list[Route]:
-    """All routes, each with a check of its right.
-
-    Raises:
-        LookupError: a route has no row in the table of rights.
-    """
+def routes(services: Services) -> list[AdminRoute]:
+    """All routes."""
     access = services.access
-    own = [
-        Route("GET", "/ping", lambda _call: "OK", plain=True, log=False),
-        Route("GET", "/metrics", lambda _call: exposition(services), plain=True, log=False),
-        Route("POST", "/signin", access.sign_in),
-        Route("POST", "/signout", access.sign_out),
-    ]
-    found = [
-        *own,
+    return [
+        AdminRoute(Role.NONE, "GET", "/ping", lambda _call: "OK", plain=True, log=False),
+        AdminRoute(
+            Role.READ, "GET", "/metrics", lambda _: exposition(services), plain=True, log=False
+        ),
+        AdminRoute(Role.NONE, "POST", "/signin", access.sign_in),
+        AdminRoute(Role.NONE, "POST", "/signout", access.sign_out),
         *api.routes(services),
         *(one.route(services) for one in ENDPOINTS),
         *pages.routes(services),
     ]
-    return [access.guarded(route) for route in found]
 
 
 def exposition(services: Services) -> Content:

@@ -8,8 +8,8 @@ from sparq.cluster.fleet import Fleet
 from sparq.cluster.upstream import Upstream
 from sparq.daemon.access.audit import AuditLog
 from sparq.nsqadmin.access import AdminAccess
-from sparq.nsqadmin.actions import Actions
 from sparq.nsqadmin.dead_letters import DeadLetterList
+from sparq.nsqadmin.notify import Notifier
 from sparq.nsqadmin.options import NsqadminOptions, base_of
 from sparq.nsqadmin.watch.watch import ClusterWatch
 
@@ -24,7 +24,7 @@ class Services:
         fleet: the cluster.
         access: access control.
         audit: the audit log.
-        actions: performs the actions that users request.
+        notifier: sends actions to the operator's endpoint.
         watch: the cluster's figures, shared by all viewers.
         letters: the dead letters.
     """
@@ -34,7 +34,7 @@ class Services:
     fleet: Fleet
     access: AdminAccess
     audit: AuditLog
-    actions: Actions
+    notifier: Notifier
     watch: ClusterWatch
     letters: DeadLetterList
 

@@ -138,6 +138,12 @@ def setting(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def skipped(messages: int) -> str:
+    """Describe the unfinished messages that a seek passes over; "" if there are none."""
+    what = count(messages, "unfinished message")
+    return f"{what} would be skipped: consumers would not get them." if messages else ""
+
+
 class Body(NamedTuple):
     """A body to show: its kind (`JSON`, `text`, `bytes`, or why there is none), and its text."""
 
@@ -188,7 +194,9 @@ def _decoded(message: Mapping[str, Any]) -> bytes:
 
 
 _SHOWN = (grouped, short, rate, per_second, signed, size, seconds, moment, ago, setting)
-FILTERS: Final[dict[str, Any]] = {show.__name__: show for show in (*_SHOWN, body_line, count)}
+FILTERS: Final[dict[str, Any]] = {
+    show.__name__: show for show in (*_SHOWN, body_line, count, names, skipped)
+}
 """Filters for templates, by name."""
 
 _SENTENCES: Final = {

@@ -1,9 +1,9 @@
-"""Roles, their names, and the table of routes."""
+"""Roles and their names."""
 
 import pytest
 
 from sparq.nsqadmin import access as roles
-from sparq.nsqadmin.access import ACTION_ROLES, RIGHTS, Role, right_of
+from sparq.nsqadmin.access import Role
 
 
 @pytest.mark.parametrize(
@@ -40,30 +40,3 @@ def test_a_grant_without_user_or_role_is_refused(text: str) -> None:
     """A grant must have the form user=role with a known role."""
     with pytest.raises(roles.RoleError):
         roles.parse_grants([text])
-
-
-def test_writing_routes_need_more_than_read() -> None:
-    """Writing routes need operate, except /signin, /signout, /config (own rule) and publishing.
-
-    `/api/v2/actions` also publishes; each of its actions has a role of its own.
-    """
-    weak = {
-        right.path
-        for right in RIGHTS
-        if right.writes and not right.config
-        if Role.OPERATE not in right.role
-    }
-
-    assert {"/publish", "/api/v2/actions", "/signin", "/signout"} == weak
-    assert Role.PUBLISH == right_of("POST", "/publish").role
-    unlike = [name for name, role in ACTION_ROLES.items() if Role.OPERATE not in role]
-    assert ["publish_message"] == unlike
-    assert Role.BODIES | Role.PUBLISH in ACTION_ROLES["copy_message"]
-
-
-def test_a_route_without_a_row_is_not_served() -> None:
-    """A route that is missing in RIGHTS raises LookupError."""
-    assert Role.OPERATE == right_of("POST", "/api/topics/:x/:y").role
-    for method, path in [("POST", "/api/topics/:x/:y/:z"), ("PATCH", "/api/topics"), ("GET", "")]:
-        with pytest.raises(LookupError):
-            right_of(method, path)

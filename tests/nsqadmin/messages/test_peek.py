@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
-import pytest
-
 from sparq.nsqadmin.messages import (
     DisplayLimits,
     MessagePage,
     SearchCriteria,
-    by_node,
     find,
     log_page,
     peek,
@@ -156,12 +153,3 @@ async def test_one_message_is_found_by_its_id(cluster: Cluster) -> None:
     assert [(cluster.addresses[1], "waiting")] == [(m["node"], m["state"]) for m in found]
     body = await whole_body(cluster.fleet, "t", message["id"], cluster.addresses[1])
     assert b"x" * 100_000 == body
-    chosen = by_node([f"a:1/{message['id']}", f"[::1]:2/{message['id']}"])
-    assert {"a:1": [message["id"]], "[::1]:2": [message["id"]]} == chosen
-
-
-@pytest.mark.parametrize("named", ["no id", "a:1/xyz", "0" * 16, "a:1/"])
-def test_malformed_message_names_are_refused(named: str) -> None:
-    """A message must be named by node and id, otherwise ValueError is raised."""
-    with pytest.raises(ValueError, match=r"hexadecimal|node"):
-        by_node([named])

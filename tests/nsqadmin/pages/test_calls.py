@@ -11,7 +11,7 @@ import pytest
 
 import sparq
 from sparq.daemon.http import Call, Route
-from sparq.nsqadmin.access import AdminAccess
+from sparq.nsqadmin.access import AdminAccess, AdminRoute
 from tests.nsqadmin.cluster import admin
 from tests.support.servers import spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import wait_for
@@ -38,8 +38,9 @@ async def test_a_pause_stays_within_its_limits_of_files_and_calls(
 
     guarded = AdminAccess.guarded
 
-    def traced(access: AdminAccess, route: Route) -> Route:
-        handler = guarded(access, route).handler
+    def traced(access: AdminAccess, route: AdminRoute) -> Route:
+        checked = guarded(access, route)
+        handler = checked.handler
 
         async def handle(call: Call) -> object:
             if (route.method, route.path) != ("POST", "/topics/:topic"):
@@ -57,7 +58,7 @@ async def test_a_pause_stays_within_its_limits_of_files_and_calls(
             finally:
                 sys.setprofile(None)
 
-        return route._replace(handler=handle)
+        return checked._replace(handler=handle)
 
     monkeypatch.setattr(AdminAccess, "guarded", traced)
     with (
@@ -80,5 +81,5 @@ async def test_a_pause_stays_within_its_limits_of_files_and_calls(
             files = {frame.f_code.co_filename.removeprefix(SPARQ) for frame in called}
 
         assert nsqd.get_json("/stats?format=json&topic=t")["topics"][0]["paused"]
-    assert len(files) <= FILES_MAX, sorted(files)
+    assert len(files) <= FILES_MAX, " ".join(sorted(files))
     assert min(counts) <= CALLS_MAX

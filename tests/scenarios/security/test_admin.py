@@ -9,23 +9,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from sparq.nsqadmin.access import SECURE_HEADERS, Right, right_of
+from sparq.nsqadmin.access import SECURE_HEADERS, AdminRoute
 from sparq.nsqadmin.server import routes
 from tests.nsqadmin.access.cluster import Cluster, cluster
-from tests.scenarios.security.walk import body, cases, guarded, target
+from tests.scenarios.security.walk import body, cases, guarded, target, writes
 from tests.support.lookup_peer import LookupPeer
 
 JSON = {"Content-Type": "application/json"}
 
 
-def served(daemons: Cluster) -> list[Right]:
-    """The rows of the rights table for the server's routes."""
-    return [right_of(route.method, route.path) for route in routes(daemons.admin.services)]
+def served(daemons: Cluster) -> list[AdminRoute]:
+    """The server's routes."""
+    return routes(daemons.admin.services)
 
 
-def changing(daemons: Cluster) -> list[Right]:
+def changing(daemons: Cluster) -> list[AdminRoute]:
     """The routes that change the cluster: signing in and out does not."""
-    return [right for right in served(daemons) if right.writes and "/sign" not in right.path]
+    return [route for route in served(daemons) if writes(route) and "/sign" not in route.path]
 
 
 def own_address() -> str:
@@ -47,12 +47,12 @@ async def test_requests_without_the_right_change_nothing(
     async with cluster(tmp_path, **options) as running:
         before = running.state()
         for case in cases(keys):
-            for right in served(running):
-                if not case.is_refused(right):
+            for route in served(running):
+                if not case.is_refused(route):
                     continue
-                where = target(right, running.node)
-                status = await running.ask(right.method, where, case.headers, body(right))
-                assert status in (401, 403), (case.name, right.method, right.path, status)
+                where = target(route, running.node)
+                status = await running.ask(route.method, where, case.headers, body(route))
+                assert status in (401, 403), (case.name, route.method, route.path, status)
             assert before == running.state(), case.name
 
 
@@ -64,17 +64,17 @@ async def test_with_the_right_it_is_done(tmp_path: Path) -> None:
             "Authorization": f"Bearer {keys.administrator}",
             "Content-Type": "application/json",
         }
-        for right in served(running):
+        for route in served(running):
             await running.reset()
             before = running.state()
-            where = target(right, running.node)
-            status = await running.ask(right.method, where, headers, body(right))
-            is_sign_in = right.path == "/signin" and right.writes
-            assert (status in (401, 403)) is is_sign_in, (right.method, right.path, status)
-            is_nsqs = right.path.startswith(("/api/", "/config/")) and "/v2/" not in right.path
-            if right.writes and (is_nsqs or right.path.endswith("/policies")):
-                assert 200 == status, (right.method, right.path, status)
-                assert before != running.state(), (right.method, right.path)
+            where = target(route, running.node)
+            status = await running.ask(route.method, where, headers, body(route))
+            is_sign_in = route.path == "/signin" and writes(route)
+            assert (status in (401, 403)) is is_sign_in, (route.method, route.path, status)
+            is_nsqs = route.path.startswith(("/api/", "/config/")) and "/v2/" not in route.path
+            if writes(route) and (is_nsqs or route.path.endswith("/policies")):
+                assert 200 == status, (route.method, route.path, status)
+                assert before != running.state(), (route.method, route.path)
 
 
 UNCONFIGURED = (
@@ -90,16 +90,16 @@ async def test_unconfigured_nsqadmin_refuses_changes_from_other_machines(tmp_pat
     """Without options, requests from a proxy or another address cannot change anything: 403."""
     async with cluster(tmp_path, http_address="0.0.0.0:0") as daemons:
         before = daemons.state()
-        for right in changing(daemons):
+        for route in changing(daemons):
             for headers in UNCONFIGURED:
-                where = target(right, daemons.node)
+                where = target(route, daemons.node)
                 sent = {**JSON, **headers}
-                status = await daemons.ask(right.method, where, sent, body(right))
-                assert 403 == status, (right.path, headers)
+                status = await daemons.ask(route.method, where, sent, body(route))
+                assert 403 == status, (route.path, headers)
             if address := own_address():
-                where = target(right, daemons.node)
-                status = await daemons.ask(right.method, where, JSON, body(right), host=address)
-                assert 403 == status, right.path
+                where = target(route, daemons.node)
+                status = await daemons.ask(route.method, where, JSON, body(route), host=address)
+                assert 403 == status, route.path
         assert before == daemons.state()
 
 
@@ -107,8 +107,8 @@ async def test_no_route_permits_cross_origin_requests(tmp_path: Path) -> None:
     """No route answers a CORS preflight request with permission."""
     asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "hx-request"}
     async with cluster(tmp_path) as daemons:
-        for right in served(daemons):
-            where = target(right, daemons.node)
+        for route in served(daemons):
+            where = target(route, daemons.node)
             for origin in ({"Origin": "http://evil.example"}, {}):
                 _, head = await daemons.head("OPTIONS", where, {**asks, **origin})
                 assert not [name for name in head if name.startswith("access-control-")], where
@@ -136,7 +136,7 @@ async def test_every_response_has_the_security_headers(tmp_path: Path) -> None:
     No path outside the table of static files returns a file.
     """
     async with cluster(tmp_path) as daemons:
-        asked = [(right.method, target(right, daemons.node)) for right in served(daemons)]
+        asked = [(route.method, target(route, daemons.node)) for route in served(daemons)]
         asked += [(method, path) for path in ODD for method in ("GET", "PATCH")]
         for method, path in asked:
             for headers in ({"Host": "evil.example"}, {"Accept": "text/html"}):
@@ -206,8 +206,8 @@ async def test_nsqadmin_calls_no_node_that_only_a_url_names(tmp_path: Path) -> N
     """nsqadmin sends no request to a host that only a URL names, unlike NSQ's for tombstones."""
     async with canary("127.0.0.1") as (port, heard), cluster(tmp_path) as daemons:
         node = f"127.0.0.1:{port}"
-        for right in served(daemons):
-            await daemons.ask(right.method, target(right, node), JSON, body(right))
+        for route in served(daemons):
+            await daemons.ask(route.method, target(route, node), JSON, body(route))
         await daemons.reset()
         tombstone = json.dumps({"topic": "t"}).encode()
         for name in (node, f"localhost:{port}", f"{daemons.node}@127.0.0.1:{port}"):

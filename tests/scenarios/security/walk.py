@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparq.daemon.access import tokens
-from sparq.nsqadmin.access import ALL, Right, Role
+from sparq.nsqadmin.access import ALL, READING, AdminRoute, Role
 
 UNTRUSTED = "192.0.2.0/24"
 """The network of trusted proxies: no request of a test comes from it."""
@@ -83,15 +83,20 @@ class Case:
     shut_out: bool = False
     form: bool = False
 
-    def is_refused(self, right: Right) -> bool:
+    def is_refused(self, route: AdminRoute) -> bool:
         """Whether the route must refuse this access."""
         if self.shut_out:
-            return right.path != "/ping"
-        if right.path in ("/signin", "/signout") and not self.form:
+            return route.path != "/ping"
+        if route.path in ("/signin", "/signout") and not self.form:
             return False
-        if self.form and right.writes:
+        if self.form and writes(route):
             return True
-        return needed(right) not in self.roles
+        return needed(route) not in self.roles
+
+
+def writes(route: AdminRoute) -> bool:
+    """Whether the route changes state."""
+    return route.method not in READING
 
 
 def cases(keys: Keys) -> Iterator[Case]:
@@ -128,28 +133,28 @@ def cases(keys: Keys) -> Iterator[Case]:
         yield Case(f"a form: {kind}", headers, ALL, form=True)
 
 
-def needed(right: Right) -> Role:
+def needed(route: AdminRoute) -> Role:
     """Return the role that the request to a route needs: the route's, or that of its action."""
-    if right.config:
-        return Role.ADMINISTER if right.writes else Role.READ
-    return Role.ADMINISTER if right.writes and orders(right) is EMPTY else right.role
+    if route.role is None:
+        return Role.ADMINISTER if writes(route) else Role.READ
+    return Role.ADMINISTER if writes(route) and orders(route) is EMPTY else route.role
 
 
-def orders(right: Right) -> dict[str, Any]:
+def orders(route: AdminRoute) -> dict[str, Any]:
     """Return the JSON body of the request to a route."""
-    return BODIES.get(f"{right.method} {right.path}", EMPTY)
+    return BODIES.get(f"{route.method} {route.path}", EMPTY)
 
 
-def target(right: Right, node: str) -> str:
+def target(route: AdminRoute, node: str) -> str:
     """Return the route's URL with arguments that would have an effect."""
-    path = right.path
+    path = route.path
     for name, text in {**NAMES, "node": node}.items():
         path = path.replace(f":{name}", text)
     return f"{path}?topic=t&channel=c&node={node}&to=latest&limit=1&typed=policies"
 
 
-def body(right: Right) -> bytes:
+def body(route: AdminRoute) -> bytes:
     """Return a valid body for the route."""
-    if right.config:
+    if route.role is None:
         return b"debug"
-    return json.dumps(orders(right)).encode() if right.writes else b""
+    return json.dumps(orders(route)).encode() if writes(route) else b""

@@ -13,15 +13,15 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import parse_qs
 
 from aiohttp import web
 
 from sparq.cluster import policies
 from sparq.cluster.actions import STAYS_AWAY, Report
-from sparq.daemon.http import Call, Handler, HttpError
-from sparq.nsqadmin import words
+from sparq.daemon.http import Call, HttpError
+from sparq.nsqadmin import actions, words
 from sparq.nsqadmin.actions import (
     OF_CHANNEL,
     OF_MESSAGES,
@@ -32,7 +32,7 @@ from sparq.nsqadmin.actions import (
     ActionRequest,
     error_of,
 )
-from sparq.nsqadmin.messages import by_node, seek_preview
+from sparq.nsqadmin.messages import seek_preview
 from sparq.nsqadmin.pages.rendering import Renderer
 from sparq.nsqadmin.services import Services
 
@@ -55,6 +55,9 @@ OFFERED: Final[dict[str, tuple[str, ...]]] = {
 }
 """The actions of each page. A form without an action requests the only one of its page."""
 
+ASKED_FIRST: Final = ("seek_channel", "copy_message", "finish_message", "cancel_message")
+"""The actions that are done only when the form says `sure`; `question.html` has their questions."""
+
 PAST: Final = {
     "create": "Created",
     "pause": "Paused",
@@ -76,6 +79,8 @@ PAST: Final = {
     "undrain": "Taking publishes again",
 }
 """Word for a performed action, by the verb that the action's name begins with."""
+
+FormHandler: TypeAlias = Callable[[Renderer, Call], Awaitable[web.Response]]
 
 
 class Fields(NamedTuple):
@@ -127,67 +132,50 @@ def order_of(
     )
     if action == "create":
         action = "create_channel" if channel else "create_topic"
-    arguments: dict[str, Any] = {}
-    document = b""
-    if action in OF_MESSAGES:
-        try:
-            arguments["ids"] = by_node(fields.every.get("message", ()))
-        except ValueError as error:
-            raise HttpError(400, str(error)) from None
-        if not arguments["ids"]:
-            raise HttpError(400, "Nothing was done: no message is selected.")
-        arguments |= {"to": one["to"]} if action == "copy_message" else {}
-    elif action == "seek_channel":
-        arguments = {"to": one["to"], "nodes": [node] if node else []}
-    elif action == "drain_node":
-        arguments = {"exit": one["exit"] == "true"}
-    elif action == "close_client":
-        arguments = {"client": one["client"]}
-    elif action == "publish_message":
+    messages = fields.every.get("message", []) if action in OF_MESSAGES else None
+    if messages == []:
+        raise HttpError(400, "Nothing was done: no message is selected.")
+    is_seek = action == "seek_channel"
+    order = ActionRequest(
+        action,
+        topic,
+        channel,
+        node="" if is_seek else node,
+        typed=one["typed"],
+        messages=messages,
+        to=one["to"],
+        nodes=[node] if is_seek and node else None,
+        client=one["client"],
         # Blanks and line ends of the body are kept.
-        document = "".join(fields.every.get("body", ())[:1]).encode()
-        arguments = {"bytes": len(document)}
-    is_at_node = action in (TOMBSTONE, "publish_message", *OF_NODE)
-    about = (topic, channel, node if is_at_node else "", arguments)
-    return ActionRequest(action, *about, one["typed"], document)
-
-
-Handle = Callable[[Renderer, Call], Awaitable[web.Response]]
-
-
-def handler(renderer: Renderer, handle: Handle) -> Handler:
-    """Return the handler of a form's route: a refusal is shown as a notice."""
-
-    async def answer(call: Call) -> web.Response:
-        try:
-            return await handle(renderer, call)
-        except HttpError as error:
-            return refusal(renderer, error)
-
-    return answer
+        body="".join(fields.every.get("body", ())[:1]),
+        exit=one["exit"] == "true",
+    )
+    try:
+        _ = order.ids
+    except ValueError as error:
+        raise HttpError(400, str(error)) from None
+    return order
 
 
 async def act(path: str, renderer: Renderer, call: Call) -> web.Response:
     """Answer a form of the page at `path`: perform its action, or ask first (rule 2)."""
     fields = await fields_of(call)
     order = order_of(call.parameters, fields, OFFERED[path])
-    return await perform(renderer, call, fields, order)
+    if order.action in ASKED_FIRST and not fields.one["sure"]:
+        return await question(renderer, call, fields, order)
+    return await perform(renderer, call, order)
 
 
-async def perform(
-    renderer: Renderer, call: Call, fields: Fields, order: ActionRequest
-) -> web.Response:
-    """Perform the action that a form requests, or ask first."""
+async def perform(renderer: Renderer, call: Call, order: ActionRequest) -> web.Response:
+    """Perform an action; the answer is a notice of what was done."""
     services = renderer.services
-    question = None if fields.one["sure"] else await question_of(services, order)
-    if question is not None:
-        sent = [(name, one) for name, each in fields.every.items() for one in each]
-        facts = {"post": call.request.path_qs, "fields": [*sent, ("sure", "1")]}
-        return renderer.fragment("question.html", **question._asdict(), **facts)
-    report = await services.actions.perform(call.request, order)
-    left = _left_out(services, order, report)
+    report = await actions.perform(services, call.request, order)
+    left_out = _left_out(services, order, report)
+    name = await _object_of(order, report)
     await services.watch.refresh(FRESH_SECONDS)
-    return outcome_notice(renderer, order, report, left)
+    return outcome_notice(
+        renderer, f"{PAST[order.action.partition('_')[0]]}: {name}", report, left_out
+    )
 
 
 async def dismiss(renderer: Renderer, call: Call) -> web.Response:
@@ -199,66 +187,26 @@ async def dismiss(renderer: Renderer, call: Call) -> web.Response:
     return notice(renderer, "good", f"Dismissed: {address}. It is shown again if it answers.")
 
 
-class Question(NamedTuple):
-    """A question.
-
-    Attributes:
-        sentences: what would happen.
-        verb: the label of the button that does it.
-        is_danger: whether messages may be lost to a consumer.
-    """
-
-    sentences: list[str]
-    verb: str
-    is_danger: bool = False
-
-
-async def question_of(services: Services, order: ActionRequest) -> Question | None:
-    """The question before an action; None if the action needs none.
+async def question(
+    renderer: Renderer, call: Call, fields: Fields, order: ActionRequest
+) -> web.Response:
+    """Ask whether an action should be done, and say what it would do.
 
     Raises:
         HttpError: the action could not be done anyway; its code says why.
     """
-    what, told = f"{order.topic}/{order.channel}", order.arguments
-    number = sum(len(some) for some in told.get("ids", {}).values())
+    services, to = renderer.services, order.to or ""
+    facts: dict[str, Any] = {}
     if order.action == "seek_channel":
-        to, nodes = told["to"], told["nodes"]
-        found = await seek_preview(services.fleet, order.topic, order.channel, to, nodes)
-        where = f" at {nodes[0]}" if nodes else ""
-        again = f"{words.count(found.again, 'message')} would be delivered again."
-        skipped = [skipped_text(found.skipped)] if found.skipped else []
-        return Question([f"Move {what} to {to}{where}?", again, *skipped], "Move", bool(skipped))
-    if order.action == "copy_message":
-        asked = f"Publish {words.count(number, 'message')} again, to {told['to']}?"
-        return Question([asked, await _who_gets_it(services, told["to"])], "Copy")
-    if order.action == "finish_message":
-        again = "Its consumers do not get them again, unless the channel is moved back."
-        asked = f"Finish {words.count(number, 'message')} in {what}?"
-        return Question([asked, again, "Other channels keep theirs."], "Finish", True)
-    if order.action == "cancel_message":
-        asked = f"Drop {words.count(number, 'deferred message')} of {what} before they are due?"
-        return Question([asked], "Cancel them", True)
-    return None
-
-
-async def _who_gets_it(services: Services, topic: str) -> str:
-    """Which channels get a message that is published to a topic."""
-    snapshot = await services.watch.current()
-    channels = [key[1] for key in snapshot.channels.keys if key[0] == topic]
-    if snapshot.topics.find(topic) is None:
-        return "The topic does not exist: it is created, and its first channel gets them."
-    if not channels:
-        return "The topic has no channel yet: its first one gets them."
-    if len(channels) == 1:
-        return f"Its only channel gets them: {channels[0]}."
-    each, listed = f"Each of its {len(channels):,} channels", words.names(channels, SHOWN_MAX)
-    return f"{each} gets them, also those that have had them before: {listed}."
-
-
-def skipped_text(skipped: int) -> str:
-    """Describe the unfinished messages that a seek passes over; "" if there are none."""
-    what = words.count(skipped, "unfinished message")
-    return f"{what} would be skipped: consumers would not get them." if skipped else ""
+        nodes = order.nodes or ()
+        facts["preview"] = await seek_preview(services.fleet, order.topic, order.channel, to, nodes)
+    elif order.action == "copy_message":
+        snapshot = await services.watch.current()
+        facts["is_new"] = snapshot.topics.find(to) is None
+        facts["receivers"] = [key[1] for key in snapshot.channels.keys if key[0] == to]
+    sent = [(name, one) for name, each in fields.every.items() for one in each]
+    facts |= {"order": order, "post": call.request.path_qs, "fields": [*sent, ("sure", "1")]}
+    return renderer.fragment("question.html", **facts)
 
 
 def _left_out(services: Services, order: ActionRequest, report: Report) -> list[str]:
@@ -284,14 +232,41 @@ def _left_out(services: Services, order: ActionRequest, report: Report) -> list[
     ]
 
 
+async def _object_of(order: ActionRequest, report: Report) -> str:
+    """The object of an action; for messages their number, for policies the changed settings."""
+    name = "/".join(filter(None, (order.topic, order.channel)))
+    if order.action in OF_NODE:
+        return order.client or order.node
+    if order.action == "publish_message":
+        return f"1 message to {name}"
+    if order.action in OF_POLICIES:
+        number = await policies.count(order.document) if order.body else 0
+        what = words.count(number, "policy", "policies") if number else "all run-time policies"
+        changed = words.count(policies.changed(report), "setting")
+        return f"{what}; {changed} of topics and channels changed"
+    if order.action in OF_MESSAGES:
+        count = words.count(
+            sum(len(answer.get("done") or ()) for answer in _answers(report)), "message"
+        )
+        return f"{count} of {name}" + (f" to {order.to}" if order.action == "copy_message" else "")
+    if order.action == "seek_channel":
+        again = sum(int(answer.get("again") or 0) for answer in _answers(report))
+        are = "is" if again == 1 else "are"
+        return f"{name} to {order.to}; {words.count(again, 'message')} {are} redelivered"
+    return name
+
+
+def _answers(report: Report) -> list[dict[str, Any]]:
+    return [one.answer for one in report.done if isinstance(one.answer, dict)]
+
+
 def outcome_notice(
-    renderer: Renderer, order: ActionRequest, report: Report, left_out: Sequence[str] = ()
+    renderer: Renderer, what: str, report: Report, left_out: Sequence[str]
 ) -> web.Response:
     """A notice of what was done at which node, and what failed; `left_out`: nodes not asked."""
-    answers = [one.answer for one in report.done if isinstance(one.answer, dict)]
     refused = [
         f"{one['id']}: {one['why']}"
-        for answer in answers
+        for answer in _answers(report)
         for one in answer.get("refused") or ()
         if isinstance(one, dict) and "id" in one and "why" in one
     ]
@@ -302,8 +277,7 @@ def outcome_notice(
     listed = ", ".join(done)
     if len(done) > 4:
         listed = f"{', '.join(done[:3])} and {len(done) - 3} more"
-    past = PAST[order.action.partition("_")[0]]
-    what = f"{past}: {_name(order, report, answers)} on {listed}"
+    what = f"{what} on {listed}"
     if any(one.step == STAYS_AWAY for one in report.errors):
         sentence = f"{what}, but it is back. Stop the clients that use it, then repeat it."
         return notice(renderer, "bad", sentence, failed)
@@ -319,29 +293,6 @@ def failures(report: Report) -> list[str]:
     steps = [f"{one.address}: {error_of(one)}" for one in report.errors]
     lookups = [f"{address}: {why}" for address, why in report.warnings.items()]
     return [*steps, *lookups, *filter(None, [report.failed])]
-
-
-def _name(order: ActionRequest, report: Report, answers: list[dict[str, Any]]) -> str:
-    """The object of an action; for messages their number, for policies the changed settings."""
-    told, name = order.arguments, "/".join(filter(None, (order.topic, order.channel)))
-    if order.action in OF_POLICIES:
-        changed = words.count(policies.changed(report), "setting")
-        number = told["policies"] or 0
-        what = words.count(number, "policy", "policies") if number else "all run-time policies"
-        return f"{what}; {changed} of topics and channels changed"
-    if order.action in OF_NODE:
-        return str(told.get("client", order.node))
-    if order.action == "publish_message":
-        return f"1 message to {name}"
-    if order.action in OF_MESSAGES:
-        count = sum(len(answer.get("done") or ()) for answer in answers)
-        to = f" to {told['to']}" if "to" in told else ""
-        return f"{words.count(count, 'message')} of {name}{to}"
-    if order.action == "seek_channel":
-        again = sum(int(answer.get("again") or 0) for answer in answers)
-        are = "is" if again == 1 else "are"
-        return f"{name} to {told['to']}; {words.count(again, 'message')} {are} redelivered"
-    return name
 
 
 def refusal(renderer: Renderer, error: HttpError) -> web.Response:

@@ -35,7 +35,6 @@ from sparq.nsqadmin.messages import (
     times,
 )
 from sparq.nsqadmin.pages.charts import Line, chart
-from sparq.nsqadmin.pages.forms import skipped_text
 from sparq.nsqadmin.pages.rendering import PageRequest, PageView
 from sparq.options.units import SECOND
 from sparq.protocol.dead_letters import REDRIVE_CHANNEL
@@ -230,7 +229,7 @@ async def replay(request: PageRequest) -> PageView:
         "node": node,
         "nodes": [each.address for each, _ in request.snapshot.channel_nodes(topic, channel)],
         "preview": preview,
-        "skipped": skipped_text(preview.skipped) if preview else "",
+        "skipped": words.skipped(preview.skipped) if preview else "",
         "trouble": trouble,
         "chart": chart("times", title, seconds, lines, bars=True) if begins else None,
         "begin": found.begin or "",

@@ -75,16 +75,14 @@ def _group(request: PageRequest, held: dict[str, Any], nodes: list[str]) -> dict
 async def act(renderer: Renderer, call: Call) -> web.Response:
     """Set or drop policies; or show what a document would change, with the form that sets it."""
     fields = await forms.fields_of(call)
-    document, action = fields.one["document"].encode("utf-8", "replace"), fields.one["action"]
+    document, action = fields.one["document"], fields.one["action"]
     if action != "try":
         if action not in OF_POLICIES:
             raise HttpError(400, "INVALID_ACTION")
-        number = 0 if action == "drop_policies" else await known.count(document)
-        typed, told = fields.one["typed"], {"policies": number}
-        order = ActionRequest(action, "", arguments=told, typed=typed, document=document)
-        return await forms.perform(renderer, call, fields, order)
+        order = ActionRequest(action, typed=fields.one["typed"], body=document)
+        return await forms.perform(renderer, call, order)
     try:
-        report = await known.try_out(renderer.services.fleet, document)
+        report = await known.try_out(renderer.services.fleet, document.encode())
     except DocumentRefused as error:
         raise HttpError(400, f"{known.REFUSED}: {error}") from None
     changes, changed = known.changes(report), known.changed(report)
@@ -92,10 +90,10 @@ async def act(renderer: Renderer, call: Call) -> web.Response:
         "changes": changes[:CHANGES_SHOWN],
         "more": max(0, changed - CHANGES_SHOWN),
         "changed": changed,
-        "count": await known.count(document) or 0,
+        "count": await known.count(document.encode()) or 0,
         "nodes": [one.address for one in report.done],
         "warnings": [f"{each}." for each in forms.failures(report)],
-        "document": document.decode(),
+        "document": document,
         "confirmed": POLICIES,
     }
     return renderer.fragment("policies_tried.html", **facts)

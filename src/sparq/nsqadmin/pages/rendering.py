@@ -28,8 +28,7 @@ from markupsafe import Markup, escape
 
 from sparq.daemon.access.rules import ADMINS_WORDS, Caller, Role
 from sparq.daemon.http import Call, HttpError, taken
-from sparq.nsqadmin import words
-from sparq.nsqadmin.access import ACTION_ROLES
+from sparq.nsqadmin import actions, words
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.watch.attention import channel_link, node_link, topic_link
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
@@ -87,7 +86,7 @@ class PageRequest:
             "may_administer": Role.ADMINISTER,
             "may_read": Role.BODIES,
             "may_publish": Role.PUBLISH,
-            "may_copy": ACTION_ROLES["copy_message"],
+            "may_copy": actions.ROLES["copy_message"],
         }
         return {name: self.caller.may(role) for name, role in needed.items()}
 

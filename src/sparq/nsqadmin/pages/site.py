@@ -27,8 +27,9 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from sparq.daemon.access.rules import Role
 from sparq.daemon.http import Call, HttpError, Route, RouteTable, parse_query, unquote_path
-from sparq.nsqadmin.access import right_of
+from sparq.nsqadmin.access import AdminRoute
 from sparq.nsqadmin.pages import cluster, forms, messages, policies
 from sparq.nsqadmin.pages.rendering import PageRequest, Renderer, Viewer, html, serve_asset
 from sparq.nsqadmin.services import Services
@@ -53,6 +54,20 @@ VIEWERS: Final[dict[str, Viewer]] = {
     "/lookup": cluster.lookup,
     "/audit": cluster.audit,
 }
+"""The pages. Each needs the role `read`: it shows no message bodies without the role for them."""
+
+NEEDS_MORE: Final = {"/audit": Role.ADMINISTER}
+"""Pages that need another role."""
+
+FORMS: Final[dict[str, tuple[Role, forms.FormHandler]]] = {
+    **{path: (Role.OPERATE, partial(forms.act, path)) for path in forms.OFFERED},
+    "/nodes/:node": (Role.ADMINISTER, partial(forms.act, "/nodes/:node")),
+    "/publish": (Role.PUBLISH, partial(forms.act, "/publish")),
+    "/policies": (Role.ADMINISTER, policies.act),
+    "/nodes/:node/dismiss": (Role.OPERATE, forms.dismiss),
+}
+"""The routes to which pages send forms."""
+
 NEXT_SECONDS: Final = 2.5
 STREAMS_MAX: Final = 3
 """Out of six connections, so that some are left for pages, actions and polls of other tabs."""
@@ -67,7 +82,7 @@ KEPT_MAX: Final = 512
 COOKIE: Final = "nsqadmin_tabs"
 
 
-def routes(services: Services) -> list[Route]:
+def routes(services: Services) -> list[AdminRoute]:
     """List the routes of the pages."""
     renderer = Renderer(services)
     pages = Pages(renderer)
@@ -78,22 +93,23 @@ def routes(services: Services) -> list[Route]:
         caller, to = services.access.decide(call.request), call.query.get("to", "")
         return renderer.alone("signin.html", caller, title="Sign in", to=to)
 
-    handlers: dict[str, forms.Handle] = {
-        **{path: partial(forms.act, path) for path in forms.OFFERED},
-        "/policies": policies.act,
-        "/nodes/:node/dismiss": forms.dismiss,
-    }
+    icon = partial(serve_asset, name="icon.svg")
     return [
-        Route("GET", "/live", pages.stream, log=False),
-        Route("GET", "/static/:name", serve_asset, log=False),
-        Route("GET", "/favicon.ico", partial(serve_asset, name="icon.svg"), log=False),
-        Route("GET", "/signin", sign_in),
-        *(Route("GET", path, pages.open) for path in VIEWERS),
+        AdminRoute(Role.READ, "GET", "/live", pages.stream, log=False),
+        AdminRoute(Role.NONE, "GET", "/static/:name", serve_asset, log=False),
+        AdminRoute(Role.NONE, "GET", "/favicon.ico", icon, log=False),
+        AdminRoute(Role.NONE, "GET", "/signin", sign_in),
+        *(AdminRoute(role_of(path), "GET", path, pages.open) for path in VIEWERS),
         *(
-            Route("POST", path, forms.handler(renderer, handle))
-            for path, handle in handlers.items()
+            AdminRoute(role, "POST", path, partial(handle, renderer))
+            for path, (role, handle) in FORMS.items()
         ),
     ]
+
+
+def role_of(path: str) -> Role:
+    """The role that the page with this path needs."""
+    return NEEDS_MORE.get(path, Role.READ)
 
 
 def error(services: Services, request: web.BaseRequest, status: int, code: str) -> web.Response:
@@ -133,7 +149,7 @@ class Pages:
         if found is None:
             raise HttpError(404, "NOT_FOUND")
         services, route = self._services, found.methods["GET"]
-        caller = services.access.require(call.request, right_of("GET", route.path).role)
+        caller = services.access.require(call.request, role_of(route.path))
         snapshot = await services.watch.current()
         page_request = PageRequest(services, caller, path, found.parameters, query, snapshot)
         return page_request, cast(Viewer, route.handler)

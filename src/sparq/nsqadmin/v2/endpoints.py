@@ -17,7 +17,9 @@ from aiohttp import web
 from msgspec import Struct
 
 from sparq.cluster.fleet import Fleet
-from sparq.daemon.http import JSON, Call, HttpError, Route
+from sparq.daemon.access.rules import Role
+from sparq.daemon.http import JSON, Call, HttpError
+from sparq.nsqadmin.access import AdminRoute
 from sparq.nsqadmin.services import Services
 from sparq.program.stdout import sparq_version
 
@@ -132,6 +134,7 @@ class ApiEndpoint:
     """One endpoint of the API.
 
     Attributes:
+        role: the role that it needs at least.
         path: below `PREFIX`; parts such as `:topic` are parameters.
         words: a description for users.
         handler: returns the answer, of the type that it names; Any: the answer is not JSON.
@@ -141,6 +144,7 @@ class ApiEndpoint:
         writes: whether it performs an action, which the audit log must have.
     """
 
+    role: Role
     method: str
     path: str
     words: str
@@ -155,7 +159,7 @@ class ApiEndpoint:
         """The type of its JSON answer; Any: the answer is not JSON."""
         return get_type_hints(self.handler, include_extras=True)["return"]
 
-    def route(self, services: Services) -> Route:
+    def route(self, services: Services) -> AdminRoute:
         """The endpoint as a route of the server."""
 
         async def handle(call: Call) -> Any:
@@ -173,19 +177,19 @@ class ApiEndpoint:
             headers = {"Content-Type": JSON}
             return web.Response(status=status, body=msgspec.json.encode(answer), headers=headers)
 
-        return Route(self.method, PREFIX + self.path, handle)
+        return AdminRoute(self.role, self.method, PREFIX + self.path, handle)
 
 
 class ApiEndpoints(list[ApiEndpoint]):
     """A list of endpoints; `add` decorates the handler of each."""
 
     def add(
-        self, method: str, path: str, words: str, *parameters: Parameter, **more: Any
+        self, role: Role, method: str, path: str, words: str, *parameters: Parameter, **more: Any
     ) -> Callable[[Handler], Handler]:
         """Return a decorator that adds an endpoint; the arguments are fields of `ApiEndpoint`."""
 
         def added(handler: Handler) -> Handler:
-            self.append(ApiEndpoint(method, path, words, handler, parameters, **more))
+            self.append(ApiEndpoint(role, method, path, words, handler, parameters, **more))
             return handler
 
         return added
@@ -225,6 +229,7 @@ NAMES: Final = {
     "DrainProgress": "Drain",
     "FailureHistory": "Mark",
     "NodeMessage": "Message",
+    "ActionRequest": "Action",
 }
 """Names of types that have another name in the document; others lose `Api` and `Row`."""
 

@@ -65,6 +65,7 @@ Chunk = tuple[Sequence[Line], dict[str, str]]
 
 
 @ENDPOINTS.add(
+    Role.READ,
     "GET",
     "/export",
     "figures or messages as a file",

@@ -20,7 +20,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -41,9 +40,8 @@ from sparq.cluster.upstream import UpstreamError
 from sparq.daemon.access.audit import FILTERS
 from sparq.daemon.access.rules import Role
 from sparq.daemon.http import Content, HttpError
-from sparq.nsqadmin import messages
-from sparq.nsqadmin.access import ACTION_ROLES
-from sparq.nsqadmin.actions import ActionRequest, error_of
+from sparq.nsqadmin import actions, messages
+from sparq.nsqadmin.actions import ActionRequest, References, error_of
 from sparq.nsqadmin.dead_letters import DeadLetterPage
 from sparq.nsqadmin.messages import (
     DisplayLimits,
@@ -79,7 +77,7 @@ ENDPOINTS: Final = ApiEndpoints()
 Errors: TypeAlias = dict[str, str]
 
 
-@ENDPOINTS.add("GET", "/openapi.json", "this document")
+@ENDPOINTS.add(Role.NONE, "GET", "/openapi.json", "this document")
 async def _document(ask: ApiRequest) -> dict[str, Any]:
     return document(ENDPOINTS, ask.services.url(""), NodeMessage)
 
@@ -242,6 +240,7 @@ def _page(ask: ApiRequest, rows: Sequence[Any], **of: str) -> dict[str, Any]:
 
 
 @ENDPOINTS.add(
+    Role.READ,
     "GET",
     "/overview",
     "the cluster in one answer: totals, notices, largest topics and channels",
@@ -262,13 +261,14 @@ async def _overview(ask: ApiRequest) -> ApiOverview:
     )
 
 
-@ENDPOINTS.add("GET", "/attention", "notices about what needs attention", AFTER_NUMBER)
+@ENDPOINTS.add(Role.READ, "GET", "/attention", "notices about what needs attention", AFTER_NUMBER)
 async def _attention(ask: ApiRequest) -> ApiAttention:
     snapshot, stamp = await _snapshot(ask)
     return ApiAttention(**stamp, notices=snapshot.notices)
 
 
 @ENDPOINTS.add(
+    Role.READ,
     "GET",
     "/history",
     "figures of the last hour: of the cluster, a topic, a channel or a node",
@@ -285,13 +285,14 @@ async def _history(ask: ApiRequest) -> dict[str, Sequence[float | None]]:
     return {"time": found.times, **found.values}
 
 
-@ENDPOINTS.add("GET", "/topics", "topics", _sort("name"), *PAGED)
+@ENDPOINTS.add(Role.READ, "GET", "/topics", "topics", _sort("name"), *PAGED)
 async def _topics(ask: ApiRequest) -> ApiTopicPage:
     snapshot, stamp = await _snapshot(ask)
     return ApiTopicPage(**stamp, **_page(ask, snapshot.topics))
 
 
 @ENDPOINTS.add(
+    Role.READ,
     "GET",
     "/channels",
     "channels",
@@ -306,13 +307,14 @@ async def _channels(ask: ApiRequest) -> ApiChannelPage:
     return ApiChannelPage(**stamp, **page)
 
 
-@ENDPOINTS.add("GET", "/nodes", "nodes", _sort("hostname"), *PAGED)
+@ENDPOINTS.add(Role.READ, "GET", "/nodes", "nodes", _sort("hostname"), *PAGED)
 async def _nodes(ask: ApiRequest) -> ApiNodePage:
     snapshot, stamp = await _snapshot(ask)
     return ApiNodePage(**stamp, **_page(ask, snapshot.nodes))
 
 
 @ENDPOINTS.add(
+    Role.READ,
     "GET",
     "/clients",
     "consumers, grouped by host and user agent",
@@ -331,7 +333,7 @@ async def _clients(ask: ApiRequest) -> ApiClientPage:
     return ApiClientPage(**stamp, **_page(ask, found))
 
 
-@ENDPOINTS.add("GET", "/topics/:topic", "one topic", AFTER_NUMBER)
+@ENDPOINTS.add(Role.READ, "GET", "/topics/:topic", "one topic", AFTER_NUMBER)
 async def _topic(ask: ApiRequest) -> ApiTopicDetail:
     snapshot, stamp = await _snapshot(ask)
     topic = snapshot.topics.find(ask["topic"])
@@ -351,7 +353,9 @@ async def _topic(ask: ApiRequest) -> ApiTopicDetail:
     )
 
 
-@ENDPOINTS.add("GET", "/topics/:topic/:channel", "one channel with its consumers", AFTER_NUMBER)
+@ENDPOINTS.add(
+    Role.READ, "GET", "/topics/:topic/:channel", "one channel with its consumers", AFTER_NUMBER
+)
 async def _channel(ask: ApiRequest) -> ApiChannelDetail:
     snapshot, stamp = await _snapshot(ask)
     names = ask["topic"], ask["channel"]
@@ -375,7 +379,7 @@ async def _channel(ask: ApiRequest) -> ApiChannelDetail:
     )
 
 
-@ENDPOINTS.add("GET", "/nodes/:node", "one node", _sort("name"), *PAGED)
+@ENDPOINTS.add(Role.READ, "GET", "/nodes/:node", "one node", _sort("name"), *PAGED)
 async def _node(ask: ApiRequest) -> ApiNodeDetail:
     snapshot, stamp = await _snapshot(ask)
     node = snapshot.node(ask["node"])
@@ -456,6 +460,7 @@ def sought_in(ask: ApiRequest, state: str) -> SearchCriteria:
 
 
 @ENDPOINTS.add(
+    Role.READ,
     "GET",
     "/messages",
     "a channel's messages by time; read-only",
@@ -470,6 +475,7 @@ async def _messages(ask: ApiRequest) -> MessagePage:
 
 
 @ENDPOINTS.add(
+    Role.READ,
     "GET",
     "/log",
     "a topic's log by time; the last page has a `next`, too, for later messages",
@@ -484,6 +490,7 @@ async def _log(ask: ApiRequest) -> MessagePage:
 
 
 @ENDPOINTS.add(
+    Role.BODIES,
     "GET",
     "/search",
     "search for messages: one step, or events until the end",
@@ -522,6 +529,7 @@ def _event(name: str, data: Any) -> bytes:
 
 
 @ENDPOINTS.add(
+    Role.READ,
     "GET",
     "/message",
     "one message, from each node that has a message with this id",
@@ -535,6 +543,7 @@ async def _message(ask: ApiRequest) -> MessagesFound:
 
 
 @ENDPOINTS.add(
+    Role.BODIES,
     "GET",
     "/body",
     "the whole body of a message",
@@ -549,6 +558,7 @@ async def _body(ask: ApiRequest) -> Any:
 
 
 @ENDPOINTS.add(
+    Role.READ,
     "GET",
     "/times",
     "number of messages by publish time",
@@ -569,6 +579,7 @@ async def _times(ask: ApiRequest) -> Times:
 
 
 @ENDPOINTS.add(
+    Role.READ,
     "GET",
     "/seek",
     "preview of a seek; nothing is moved",
@@ -582,6 +593,7 @@ async def _preview(ask: ApiRequest) -> Preview:
 
 
 @ENDPOINTS.add(
+    Role.READ,
     "GET",
     "/dead-letters",
     "dead letters of a topic, when each was sent back, and which came back",
@@ -592,9 +604,6 @@ async def _preview(ask: ApiRequest) -> Preview:
 async def _letters(ask: ApiRequest) -> DeadLetterPage:
     of = {"place": ask["from"], "after": ask["after"], "show": show_in(ask)}
     return await ask.services.letters.page(ask["topic"], **of)
-
-
-References: TypeAlias = Annotated[list[str], Meta(description="`NODE/ID` of each message")]
 
 
 class ApiSentBack(ApiStruct):
@@ -622,6 +631,7 @@ class ApiSendBack(Struct):
 
 
 @ENDPOINTS.add(
+    Role.OPERATE,
     "POST",
     "/dead-letters",
     "send dead letters back to the channel that they came from: those named, or all not sent yet",
@@ -631,12 +641,12 @@ async def _send(ask: ApiRequest) -> ApiSentBack:
     body: ApiSendBack = ask.body
     topic, to, channel = body.topic, body.to, body.channel or REDRIVE_CHANNEL
     result = ApiSentBack(to=to, sent=0, refused={}, errors={}, more=False)
-    async for ids in _batches(ask.services, body):
+    async for letters in _batches(ask.services, body):
         if to:
-            order = ActionRequest("copy_message", topic, arguments={"ids": ids, "to": to})
+            order = ActionRequest("copy_message", topic, messages=letters, to=to)
         else:
-            order = ActionRequest("redrive_message", topic, channel, arguments={"ids": ids})
-        report = await ask.services.actions.perform(ask.call.request, order)
+            order = ActionRequest("redrive_message", topic, channel, messages=letters)
+        report = await actions.perform(ask.services, ask.call.request, _checked(order))
         for one in report.outcomes:
             if one.error:
                 result.errors[one.address] = one.error
@@ -650,8 +660,8 @@ async def _send(ask: ApiRequest) -> ApiSentBack:
     return result
 
 
-async def _batches(services: Services, body: ApiSendBack) -> AsyncIterator[dict[str, list[str]]]:
-    """Yield ids by node, at most `BATCH` messages at a time.
+async def _batches(services: Services, body: ApiSendBack) -> AsyncIterator[list[str]]:
+    """Yield the letters to send back, at most `BATCH` at a time.
 
     With `all`, those of letters that were there at the start and have not been sent back.
     """
@@ -660,7 +670,7 @@ async def _batches(services: Services, body: ApiSendBack) -> AsyncIterator[dict[
         if not named:
             raise HttpError(400, "INVALID_BODY: set `messages` or `all`")
         for at in range(0, len(named), BATCH):
-            yield _by_node(named[at : at + BATCH])
+            yield named[at : at + BATCH]
         return
     sent = await services.letters.sent(topic)
     show, after, left = DisplayLimits(BATCH, bodies=False), "", ALL_MAX
@@ -676,17 +686,23 @@ async def _batches(services: Services, body: ApiSendBack) -> AsyncIterator[dict[
         unsent = [key for key in keys if key not in sent][:left]
         left -= len(unsent)
         if unsent:
-            yield messages.by_node(unsent)
+            yield unsent
         if not there or page.next is None:
             return
         after = page.next
 
 
-def _by_node(named: list[str]) -> dict[str, list[str]]:
+def _checked(order: ActionRequest) -> ActionRequest:
+    """Return an order whose messages and body can be read.
+
+    Raises:
+        HttpError: 400 INVALID_BODY: they cannot.
+    """
     try:
-        return messages.by_node(named)
+        _ = order.ids, order.document
     except ValueError as error:
         raise HttpError(400, f"INVALID_BODY: {error}") from None
+    return order
 
 
 # Actions
@@ -710,31 +726,6 @@ class ApiReport(ApiStruct):
     warnings: Errors
 
 
-class ApiAction(Struct):
-    """An action."""
-
-    action: Annotated[str, Meta(extra_json_schema={"enum": sorted(ACTION_ROLES)})]
-    topic: str = ""
-    channel: str = ""
-    node: Annotated[str, Meta(description="HOST:PORT of its HTTP")] = ""
-    typed: Annotated[
-        str,
-        Meta(description="to confirm a deletion: the channel's name, or else the topic's"),
-    ] = ""
-    messages: References | None = None
-    to: Annotated[str | None, Meta(description="for a copy: the topic; for a seek: the place")] = (
-        None
-    )
-    nodes: Annotated[list[str] | None, Meta(description="for a seek: only these nodes")] = None
-    client: Annotated[
-        str | None, Meta(description="to close a connection: its address at `node`")
-    ] = None
-    body: Annotated[str, Meta(description="to publish: the message, to `node`")] = ""
-    encoding: Annotated[Literal["text", "base64"], Meta(description="of `body`; default: text")] = (
-        "text"
-    )
-
-
 class ApiSeek(Struct):
     """A move of a channel."""
 
@@ -752,7 +743,7 @@ class ApiDismissed(ApiStruct):
 
 async def _performed(ask: ApiRequest, order: ActionRequest) -> ApiReport:
     """Perform an order; the answer shows what was done at which daemon."""
-    return _report(await ask.services.actions.perform(ask.call.request, order))
+    return _report(await actions.perform(ask.services, ask.call.request, order))
 
 
 def _report(report: Report) -> ApiReport:
@@ -766,44 +757,32 @@ def _report(report: Report) -> ApiReport:
 
 
 @ENDPOINTS.add(
+    Role.FIND,
     "POST",
     "/actions",
     "perform an action: pause, empty, delete, publish, requeue messages, close a client, ...",
-    body=ApiAction,
+    body=ActionRequest,
     writes=True,
 )
 async def _act(ask: ApiRequest) -> ApiReport:
-    body: ApiAction = ask.body
-    told = {name: getattr(body, name) for name in ("to", "client", "nodes")}
-    details = {name: value for name, value in told.items() if value is not None}
-    if body.messages is not None:
-        details["ids"] = _by_node(body.messages)
-    published = body.body.encode()
-    if body.encoding == "base64":
-        try:
-            published = base64.b64decode(published, validate=True)
-        except ValueError as error:
-            raise HttpError(400, f"INVALID_BODY: {error}") from None
-    if body.action == "publish_message":
-        details["bytes"] = len(published)
-    about = (body.topic, body.channel, body.node, details, body.typed, published)
-    return await _performed(ask, ActionRequest(body.action, *about))
+    return await _performed(ask, _checked(ask.body))
 
 
-@ENDPOINTS.add("POST", "/seek", "move a channel to a place in the log", body=ApiSeek, writes=True)
+@ENDPOINTS.add(
+    Role.OPERATE, "POST", "/seek", "move a channel to a place in the log", body=ApiSeek, writes=True
+)
 async def _seek(ask: ApiRequest) -> ApiReport:
     body: ApiSeek = ask.body
     answers = await messages.nodes_of(ask.fleet, body.topic, body.nodes)
     messages.check_place(body.to, len(answers.nodes))
-    details = {"to": body.to, **({"nodes": body.nodes} if body.nodes else {})}
-    order = ActionRequest("seek_channel", body.topic, body.channel, arguments=details)
-    return await _performed(ask, order)
+    names = "seek_channel", body.topic, body.channel
+    return await _performed(ask, ActionRequest(*names, to=body.to, nodes=body.nodes))
 
 
 NODE_DRAIN: Final = "/nodes/:node/drain"
 
 
-@ENDPOINTS.add("GET", NODE_DRAIN, "whether a node is draining, and what is left there")
+@ENDPOINTS.add(Role.READ, "GET", NODE_DRAIN, "whether a node is draining, and what is left there")
 async def _drain_shown(ask: ApiRequest) -> DrainProgress:
     try:
         return await draining.progress(ask.fleet, await ask.fleet.node(ask["node"]))
@@ -816,6 +795,7 @@ async def _drain_shown(ask: ApiRequest) -> DrainProgress:
 
 
 @ENDPOINTS.add(
+    Role.ADMINISTER,
     "POST",
     NODE_DRAIN,
     "drain a node: it refuses publishes",
@@ -823,16 +803,17 @@ async def _drain_shown(ask: ApiRequest) -> DrainProgress:
     writes=True,
 )
 async def _drain(ask: ApiRequest) -> ApiReport:
-    order = ActionRequest("drain_node", node=ask["node"], arguments=ask.some("exit"))
-    return await _performed(ask, order)
+    return await _performed(ask, ActionRequest("drain_node", node=ask["node"], exit=ask["exit"]))
 
 
-@ENDPOINTS.add("DELETE", NODE_DRAIN, "end a drain: the node accepts publishes", writes=True)
+@ENDPOINTS.add(
+    Role.ADMINISTER, "DELETE", NODE_DRAIN, "end a drain: the node accepts publishes", writes=True
+)
 async def _undrain(ask: ApiRequest) -> ApiReport:
     return await _performed(ask, ActionRequest("undrain_node", node=ask["node"]))
 
 
-@ENDPOINTS.add("POST", "/nodes/:node/dismiss", "dismiss a node that is gone")
+@ENDPOINTS.add(Role.OPERATE, "POST", "/nodes/:node/dismiss", "dismiss a node that is gone")
 async def _dismiss(ask: ApiRequest) -> ApiDismissed:
     if not ask.services.watch.dismiss(ask["node"]):
         raise HttpError(404, "NODE_NOT_FOUND: only a node that is gone can be dismissed")
@@ -872,6 +853,7 @@ CHANGED: Final = (
 
 
 @ENDPOINTS.add(
+    Role.READ,
     "GET",
     "/policies",
     "policies of each nsqd, or the settings of a topic or channel and their sources",
@@ -895,6 +877,7 @@ async def _show_policies(ask: ApiRequest) -> ApiPolicies:
 
 
 @ENDPOINTS.add(
+    Role.ADMINISTER,
     "PUT",
     "/policies",
     "set the run-time policies of all nsqds, replacing the previous ones",
@@ -903,10 +886,11 @@ async def _show_policies(ask: ApiRequest) -> ApiPolicies:
     writes=True,
 )
 async def _set_policies(ask: ApiRequest) -> ApiReport:
-    return await _policies(ask, len(ask.body.policies), msgspec.json.encode(ask.body))
+    return await _policies(ask, msgspec.json.encode(ask.body))
 
 
 @ENDPOINTS.add(
+    Role.ADMINISTER,
     "DELETE",
     "/policies",
     "drop the run-time policies of all nsqds; those of their files stay",
@@ -914,23 +898,22 @@ async def _set_policies(ask: ApiRequest) -> ApiReport:
     writes=True,
 )
 async def _drop_policies(ask: ApiRequest) -> ApiReport:
-    return await _policies(ask, 0, None)
+    return await _policies(ask, None)
 
 
-async def _policies(ask: ApiRequest, number: int, given: bytes | None) -> ApiReport:
-    """Set this number of policies, or drop all; with `dry_run` only report the changes."""
+async def _policies(ask: ApiRequest, document: bytes | None) -> ApiReport:
+    """Set the policies of a document, or drop all; with `dry_run` only report the changes."""
     if ask["dry_run"]:
         try:
-            return _report(await policies.try_out(ask.fleet, given))
+            return _report(await policies.try_out(ask.fleet, document))
         except policies.DocumentRefused as error:
             raise HttpError(400, f"{policies.REFUSED}: {error}") from None
-    action = "drop_policies" if given is None else "set_policies"
-    told, typed = {"policies": number}, ask["typed"]
-    order = ActionRequest(action, arguments=told, typed=typed, document=given or b"")
-    return await _performed(ask, order)
+    action, body = "drop_policies" if document is None else "set_policies", document or b""
+    return await _performed(ask, ActionRequest(action, typed=ask["typed"], body=body.decode()))
 
 
 @ENDPOINTS.add(
+    Role.ADMINISTER,
     "GET",
     "/audit",
     "audit log: users' actions, newest first",
