@@ -592,7 +592,8 @@ class Broker:
         """Stop or resume deliveries to the channel's consumers."""
         topic, channel = self._existing_channel(topic_name, name)
         channel.pause(paused)
-        topic.wake(channel)
+        if not paused:
+            topic.wake(channel)
         self._make_durable(topic, now)
 
     def seek(
@@ -679,10 +680,10 @@ class Broker:
         return topic
 
     def _existing_channel(self, topic_name: str, name: str) -> tuple[Topic, Channel]:
-        topic = self._existing_topic(topic_name)
-        channel = topic.channels.get(name)
-        if channel is None:
-            raise RemoteError("CHANNEL_NOT_FOUND")
+        topic = self.topics.get(topic_name)
+        channel = None if topic is None else topic.channels.get(name)
+        if topic is None or channel is None:
+            raise RemoteError("TOPIC_NOT_FOUND" if topic is None else "CHANNEL_NOT_FOUND")
         return topic, channel
 
     @property

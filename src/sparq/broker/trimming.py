@@ -107,13 +107,12 @@ class Trimming:
 
     def make_durable(self, now: Instant, *, frees: bool) -> None:
         """Have noted records synced; `frees`: delete files that became unneeded, too."""
-        finished = self.finished(now, ends_file=True) if frees else []
+        finished = self._with_indexes(self.finished(now, ends_file=True)) if frees else []
         if self._writer is None:
             self._drop(finished)
         else:
             self._undecided += 1
-            synced = partial(self._synced, self._with_indexes(finished), True)
-            self._writer.wait_for_sync(synced)
+            self._writer.wait_for_sync(partial(self._synced, finished, True))
 
     def trim(self, now: Instant) -> None:
         """Delete unneeded files that no rule keeps, now or once the ledger is synced."""
@@ -144,7 +143,7 @@ class Trimming:
                 # The ledger keeps its records and writes them again: the request waits until then.
                 self._writer.wait_for_sync(partial(self._synced, [], True))
         # Rule 4: on a full disk no sync may succeed before a file is deleted.
-        if error is None or error.is_full:
+        if finished and (error is None or error.is_full):
             self._drop(finished)
 
     def _awaits_channels(self, now: Instant) -> bool:

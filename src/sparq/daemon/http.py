@@ -112,7 +112,9 @@ class Call:
         self._headers = headers or {}
         path, _, self.raw_query = request.raw_path.partition("?")
         # Proxies send an absolute URL (RFC 9112, 3.2.2): its path begins after the host.
-        self.path = unquote_path(path) if path.startswith("/") else request.rel_url.path
+        self.path = request.rel_url.path
+        if path.startswith("/"):
+            self.path = unquote_path(path) if "%" in path else path
         self._query: dict[str, str] | None = None
 
     @property
@@ -203,18 +205,18 @@ def topic_channel(call: Call) -> tuple[str, str]:
     Raises:
         HttpError: 400, one is missing or is not a legal name.
     """
-    names = []
+    query = call.query
     for name in ("topic", "channel"):
-        value = call.argument(name)
-        if not is_valid_name(value):
+        if name not in query:
+            raise HttpError(400, f"MISSING_ARG_{name.upper()}")
+        if not is_valid_name(query[name]):
             raise HttpError(400, f"INVALID_ARG_{name.upper()}")
-        names.append(value)
-    return names[0], names[1]
+    return query["topic"], query["channel"]
 
 
 def unquote_path(text: str) -> str:
     """Resolve the escapes of a path; a plus sign stays a plus sign."""
-    return unquote_plus(text.replace("+", "%2B")) if "%" in text else text
+    return unquote_plus(text.replace("+", "%2B"))
 
 
 def parse_query(text: str) -> dict[str, str]:

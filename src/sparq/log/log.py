@@ -314,7 +314,8 @@ class Log(Index):
             self.upkeep.spare = None
         if is_on_disk or commit.has_synced_earlier:
             # `written_end` has not risen yet: its own batch is not counted.
-            self.unsynced.clear()
+            if self.unsynced.batches:
+                self.unsynced.clear()
             self.synced_end = self.written_end
         if commit.created is not None:
             self._leave_active()

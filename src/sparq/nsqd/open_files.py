@@ -134,7 +134,8 @@ class CachedFile:
         try:
             # Data written from here on belongs to the next sync.
             self.dirty = False
-            self._raise_failure()
+            if self.failure is not None:
+                self._raise_failure()
             timed_sync(opened)
         finally:
             self._disk.give_back(self)

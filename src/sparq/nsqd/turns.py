@@ -458,17 +458,19 @@ class DiskThreads:
         Returns:
             The time after the last one.
         """
+        ended_ns = 0
         for topic_task in tasks:
             task = topic_task.task
             began_ns = time.monotonic_ns()
             task.run()
-            seconds = (time.monotonic_ns() - began_ns) / SECOND
+            ended_ns = time.monotonic_ns()
+            seconds = (ended_ns - began_ns) / SECOND
             COMMITS.observe(seconds)
             if task.kind is TaskKind.COMMIT:
                 # Commits in the thread are not measured; PROBE_EVERY brings one back to the loop.
                 self._recent_commit_seconds = 0.8 * self._recent_commit_seconds + 0.2 * seconds
                 self._commits_since_probe = 0
-        return instant()
+        return Instant(time.time_ns(), ended_ns)
 
     def take_finished(self) -> list[TopicTask]:
         """Return the tasks that threads have finished since the last call."""
