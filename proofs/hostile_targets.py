@@ -51,7 +51,7 @@ from sparq.nsqlookupd.tcp import IDENTIFY_BYTES_MAX, LINE_BYTES_MAX, CommandHand
 from sparq.options.limits import IdentifyLimits
 from sparq.protocol import batch, commands, lookup
 from sparq.protocol.batch import BatchError
-from sparq.protocol.compression import Compression, CompressionError, Deflate, Snappy
+from sparq.protocol.compression import Compression, Deflate, LayerError, Snappy
 from sparq.protocol.errors import ERRORS, RemoteError
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.identify import negotiate
@@ -211,7 +211,7 @@ def inflate(data: bytes) -> object:
             layer.feed(chunk)
             while pieces < READS_MAX and layer.read():
                 pieces += 1
-    except CompressionError as error:
+    except LayerError as error:
         return pieces, str(error)[:20]
     return pieces, layer.ended
 
@@ -242,7 +242,7 @@ def over_http(data: bytes) -> object:
 
 
 def _snappy(data: bytes) -> bytes:
-    return Snappy().compress([data])
+    return Snappy().seal([data])
 
 
 def _bombs() -> list[bytes]:
@@ -761,7 +761,7 @@ def targets() -> list[Target]:
     keys = [b'"%s":' % name.encode() for name in json.loads(IDENTIFY)]
     identities = [IDENTIFY, b"null", b'{"a":' * 50, DEEP, *_odd(json.loads(IDENTIFY))]
     grants = [ANSWER, b'{"https_port":1}', DEEP, *_odd(json.loads(ANSWER))]
-    streams = [Deflate().compress([b"".join(LINES)]), _snappy(b"".join(LINES)), *_bombs()]
+    streams = [Deflate().seal([b"".join(LINES)]), _snappy(b"".join(LINES)), *_bombs()]
     bodies = [commands.mpub("t", [b"one", b"two" * 9])[11:], b"one\ntwo\n\nthree", b"a=t&b=%41+b;"]
     places = [b"earliest", b"12", b"time:2026-01-02T03:04:05.123+01:00", b"time:123"]
     joined = [b"".join(LINES[:6]), b"".join(LINES[6:12]), b"".join(LINES)]

@@ -98,7 +98,7 @@ class Counterpart:
     def send(self, data: bytes) -> None:
         """Queue plain bytes, encoded by the active layers."""
         if self._compression is not None:
-            data = self._compression.compress([data])
+            data = self._compression.seal([data])
         if self._tls is None:
             self._out += data
         else:

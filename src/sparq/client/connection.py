@@ -28,11 +28,12 @@ from sparq.client.config import Config
 from sparq.client.errors import ConnectionLostError, SparqClientError, WrongPeerError
 from sparq.client.log_fields import FieldLogger
 from sparq.protocol import commands
+from sparq.protocol.compression import LayerError
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.layout import FRAME_ERROR, FRAME_MESSAGE
 from sparq.protocol.receiver import FrameError, MessageRun, decode_message
 from sparq.wire.client import HEARTBEAT, ClientConnection, Stage
-from sparq.wire.errors import LayerError, remote_error
+from sparq.wire.errors import remote_error
 
 log = FieldLogger(__name__)
 
@@ -52,10 +53,12 @@ TURN_BYTES: Final = 1 << 20
 REST_READS_MAX: Final = 16
 """Reads of ``TURN_BYTES`` each: more than a socket's receive buffer holds."""
 
+COMMANDS_MAX: Final = 256
+"""This many commands are sent before the loop iteration ends: nsqd then works in parallel."""
+
 # With 100 tasks that publish, 32 and 50 are fastest; 64 is slower, and 256 a quarter slower.
-COMMANDS_MAX: Final = 50
-"""This many commands are sent before the loop iteration ends: nsqd works on them while the client
-makes the others."""
+REQUESTS_MAX: Final = 50
+"""The same for requests: of 100, nsqd works on one half while the client makes the other."""
 
 WRITE_CHECKS: Final = 4
 """Checks in a row without progress after which a peer that does not read is given up.
@@ -179,6 +182,8 @@ class Connection(asyncio.Protocol):
         self.waiting.append((now, len(command), request))
         self.waiting_bytes += len(command)
         self.send(command)
+        if len(self._out) >= REQUESTS_MAX:
+            self._flush()
 
     def drained(self) -> Awaitable[None]:
         """Return an awaitable that waits while the transport's write buffer is too full."""

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Literal
@@ -25,7 +26,60 @@ Around = Callable[[str], AbstractContextManager[object]]
 """Makes the context in which a response is sent; takes ``finish`` or ``requeue``."""
 
 
-class Message:
+class Delivered(ABC):
+    """What a consumer hands out: a message, or a batch of them.
+
+    Attributes:
+        responded: whether it was finished or requeued, as a whole.
+    """
+
+    __slots__ = ()
+
+    responded: bool
+
+    def finish(self) -> Awaitable[None]:
+        """Send FIN: it is processed. For a batch: FIN for each message without a response.
+
+        Raises:
+            AlreadyRespondedError: it was finished or requeued before.
+        """
+        return self._respond_once("finish")
+
+    def requeue(
+        self, delay_seconds: float | None = None, *, backoff: bool = True
+    ) -> Awaitable[None]:
+        """Send REQ: nsqd redelivers it after the delay. For a batch: each without a response.
+
+        The default delay grows with ``attempts``. With ``backoff``, it counts as one failure in the
+        backoff of the whole consumer.
+
+        Raises:
+            AlreadyRespondedError: it was finished or requeued before.
+            ValueError: the delay is negative or too long for nsqd.
+        """
+        if delay_seconds is not None:
+            check_delay(delay_seconds)
+        return self._respond_once("requeue", delay_seconds, backoff)
+
+    def touch(self) -> Awaitable[None]:
+        """Send TOUCH: nsqd restarts the message timeout from now.
+
+        The total time stays limited by nsqd's ``--max-msg-timeout`` (default: 15 minutes);
+        ``expires_at`` takes that into account. A batch touches each message without a response.
+
+        Raises:
+            AlreadyRespondedError: it was finished or requeued before.
+        """
+        return self._respond_once("touch")
+
+    @abstractmethod
+    def _respond_once(
+        self, kind: Response, delay: float | None = None, backoff: bool = True
+    ) -> Awaitable[None]:
+        """Respond, unless it was finished or requeued before."""
+
+
+class Message(Delivered):
     """One delivery of a message.
 
     ``finish`` and ``requeue`` respond to it, once; ``touch`` extends its timeout before that. All
@@ -97,49 +151,6 @@ class Message:
         if fields:
             self._letter, self.body = fields, body
 
-    def finish(self) -> Awaitable[None]:
-        """Send FIN: the message is processed.
-
-        Raises:
-            AlreadyRespondedError: it was finished or requeued before.
-        """
-        if self.responded:
-            raise self._already()
-        self.responded = True
-        return self._respond(self, "finish", None, True)
-
-    def requeue(
-        self, delay_seconds: float | None = None, *, backoff: bool = True
-    ) -> Awaitable[None]:
-        """Send REQ: nsqd redelivers the message after the delay.
-
-        The default delay grows with ``attempts``. With ``backoff``, it counts as a failure in the
-        backoff of the whole consumer.
-
-        Raises:
-            AlreadyRespondedError: it was finished or requeued before.
-            ValueError: the delay is negative or too long for nsqd.
-        """
-        if delay_seconds is not None:
-            check_delay(delay_seconds)
-        if self.responded:
-            raise self._already()
-        self.responded = True
-        return self._respond(self, "requeue", delay_seconds, backoff)
-
-    def touch(self) -> Awaitable[None]:
-        """Send TOUCH: nsqd restarts the message timeout from now.
-
-        The total time stays limited by nsqd's ``--max-msg-timeout`` (default: 15 minutes);
-        ``expires_at`` takes that into account.
-
-        Raises:
-            AlreadyRespondedError: it was finished or requeued before.
-        """
-        if self.responded:
-            raise self._already()
-        return self._respond(self, "touch", None, True)
-
     def observe(self, around: Around) -> None:
         """Respond within ``around("finish")`` or ``around("requeue")`` from now on."""
         respond = self._respond
@@ -154,8 +165,13 @@ class Message:
 
         self._respond = observed
 
-    def _already(self) -> AlreadyRespondedError:
-        return AlreadyRespondedError(f"message {self.id} was already finished or requeued")
+    def _respond_once(
+        self, kind: Response, delay: float | None = None, backoff: bool = True
+    ) -> Awaitable[None]:
+        if self.responded:
+            raise AlreadyRespondedError(f"message {self.id} was already finished or requeued")
+        self.responded = kind != "touch"
+        return self._respond(self, kind, delay, backoff)
 
     def __repr__(self) -> str:
         return f"<Message {self.id} from {self.nsqd} attempts={self.attempts} {self.body!r:.60}>"

@@ -73,7 +73,7 @@ LATE: Final = "publish timed out (publish_timeout or timeout_seconds)"
 TRIED: Final = "publish failed, no OK within publish_attempts"
 
 SUSPECT: Final = 2
-"""A publish that lost this many connections is sent alone. One is usual when an nsqd dies."""
+"""A publish with this many unanswered sends is sent alone. One is usual when an nsqd dies."""
 
 CHECK_SECONDS: Final = 0.25
 """Interval between two checks for silent connections, while any publish is pending."""
@@ -146,7 +146,6 @@ class PendingPublish:
         spared: number of sends that nsqd certainly did not execute, for reasons outside this
             publish (another command's error, draining).
         unanswered: number of sends without an answer.
-        losses: number of those that ended with their connection.
         resent: number of sends without an answer that were followed by another send.
         refusal: an nsqd's refusal to store it; another nsqd may accept it.
         refused_by: addresses of the nsqds that refused to store it.
@@ -159,7 +158,6 @@ class PendingPublish:
     attempts = 0
     spared = 0
     unanswered = 0
-    losses = 0
     resent = 0
     refusal: RemoteError | None = None
     refused_by: tuple[str, ...] = ()
@@ -577,7 +575,6 @@ class Producer(Connecting):
             self._send_again(publish)
             return
         publish.unanswered += 1
-        publish.losses += 1
         self._send_again(publish)
 
     def _refused(self, publish: PendingPublish, link: Connection, error: RemoteError) -> None:
@@ -671,7 +668,7 @@ class Producer(Connecting):
     def _has_room(self, link: Connection, publish: PendingPublish, limit: int) -> bool:
         """Whether a connection with unanswered publishes can take another one."""
         first: PendingPublish = link.waiting[0][2]
-        is_reserved = max(first.losses, publish.losses) >= SUSPECT
+        is_reserved = max(first.unanswered, publish.unanswered) >= SUSPECT
         return link.waiting_bytes <= limit and not is_reserved
 
     def _without_draining(self) -> list[Connection] | None:

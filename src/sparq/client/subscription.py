@@ -36,12 +36,11 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast, overload
 
-from sparq.client.arguments import check_delay
 from sparq.client.config import Config, milliseconds
 from sparq.client.connection import DONE, Connection
 from sparq.client.errors import AlreadyRespondedError, WrongPeerError
 from sparq.client.log_fields import FieldLogger
-from sparq.client.message import Around, Message, Respond, Response
+from sparq.client.message import Around, Delivered, Message, Respond, Response
 from sparq.client.rdy import BackoffSignal, RdyWindow
 from sparq.protocol import commands
 from sparq.protocol.dead_letters import unseal
@@ -441,7 +440,7 @@ class Inbox:
                 count -= 1
 
 
-class Batch(Sequence[Message]):
+class Batch(Delivered, Sequence[Message]):
     """Messages in the order in which they arrived.
 
     ``bodies`` is the fastest access to the published bytes. ``finish``, ``requeue`` and ``touch``
@@ -493,52 +492,17 @@ class Batch(Sequence[Message]):
         """When the first message timeout of the batch ends; monotonic seconds."""
         return min((part.expires_at for part in self._parts), default=math.inf)
 
-    def finish(self) -> Awaitable[None]:
-        """Send FIN for each message without a response.
-
-        Raises:
-            AlreadyRespondedError: the batch was finished or requeued before.
-        """
-        self._check()
-        return self._answer("finish")
-
-    def requeue(
-        self, delay_seconds: float | None = None, *, backoff: bool = True
-    ) -> Awaitable[None]:
-        """Send REQ for each message without a response, as ``Message.requeue`` does.
-
-        Raises:
-            AlreadyRespondedError: the batch was finished or requeued before.
-            ValueError: the delay is negative or too long for nsqd.
-        """
-        if delay_seconds is not None:
-            check_delay(delay_seconds)
-        self._check()
-        return self._answer("requeue", delay_seconds, backoff)
-
-    def touch(self) -> Awaitable[None]:
-        """Send TOUCH for each message without a response, as ``Message.touch`` does.
-
-        Raises:
-            AlreadyRespondedError: the batch was finished or requeued before.
-        """
-        self._check()
-        return self._answer("touch")
-
     def observe(self, around: Around) -> None:
         """Respond within ``around("finish")`` or ``around("requeue")`` from now on."""
         self._around = around
 
-    def _check(self) -> None:
-        if self.responded:
-            raise AlreadyRespondedError("the batch was already finished or requeued")
-
-    def _answer(
+    def _respond_once(
         self, kind: Response, delay: float | None = None, backoff: bool = True
     ) -> Awaitable[None]:
         """Respond to each part without a response; the result awaits the slowest connection."""
-        is_last = kind != "touch"
-        self.responded = is_last
+        if self.responded:
+            raise AlreadyRespondedError("the batch was already finished or requeued")
+        is_last = self.responded = kind != "touch"
         slow = []
         with self._around(kind) if is_last else contextlib.nullcontext():
             for part in [each for each in self._parts if not each.responded]:

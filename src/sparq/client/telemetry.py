@@ -60,10 +60,6 @@ class Source(Protocol):
     channel: str
 
 
-Bodies = Batch
-"""A batch of messages, asyncio or blocking."""
-
-
 class Telemetry:
     """Makes spans and metrics for producers and consumers.
 
@@ -204,7 +200,7 @@ class Telemetry:
             yield message
 
     @contextlib.contextmanager
-    def processing_batch(self, batch: Bodies, consumer: Source) -> Iterator[list[bytes]]:
+    def processing_batch(self, batch: Batch, consumer: Source) -> Iterator[list[bytes]]:
         """Open a span around the handling of a batch; yields the bodies without envelopes.
 
         The span is linked to the publishes of its first ``LINKS_MAX`` messages.
@@ -240,9 +236,7 @@ class Telemetry:
             message.observe(self._settling(about, known, message))
             yield
 
-    def _settling(
-        self, process: Attributes, known: Attributes, settled: Message | Bodies
-    ) -> Around:
+    def _settling(self, process: Attributes, known: Attributes, settled: Message | Batch) -> Around:
         """Return what opens the spans of the responses, as children of the present span."""
         parent = context.get_current()
 
@@ -276,31 +270,28 @@ class TracedProducer:
     ) -> Receipt:
         """Publish one message, as ``Producer.publish`` does."""
         with self._telemetry._publishing(topic, (body,)) as ([sealed], about):
-            return _noted(
-                await self._producer.publish(topic, sealed, timeout_seconds=timeout_seconds), about
-            )
+            publishing = self._producer.publish(topic, sealed, timeout_seconds=timeout_seconds)
+            return _noted(await publishing, about)
 
     async def multi_publish(
         self, topic: str, bodies: Sequence[bytes], *, timeout_seconds: float | None = None
     ) -> Receipt:
         """Publish several messages, as ``Producer.multi_publish`` does."""
         with self._telemetry._publishing(topic, bodies) as (sealed, about):
-            return _noted(
-                await self._producer.multi_publish(topic, sealed, timeout_seconds=timeout_seconds),
-                about,
+            publishing = self._producer.multi_publish(
+                topic, sealed, timeout_seconds=timeout_seconds
             )
+            return _noted(await publishing, about)
 
     async def publish_deferred(
         self, topic: str, body: bytes, delay_seconds: float, *, timeout_seconds: float | None = None
     ) -> Receipt:
         """Publish a deferred message, as ``Producer.publish_deferred`` does."""
         with self._telemetry._publishing(topic, (body,)) as ([sealed], about):
-            return _noted(
-                await self._producer.publish_deferred(
-                    topic, sealed, delay_seconds, timeout_seconds=timeout_seconds
-                ),
-                about,
+            publishing = self._producer.publish_deferred(
+                topic, sealed, delay_seconds, timeout_seconds=timeout_seconds
             )
+            return _noted(await publishing, about)
 
 
 def _noted(receipt: Receipt, about: Attributes) -> Receipt:

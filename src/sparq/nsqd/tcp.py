@@ -31,10 +31,10 @@ from sparq.nsqd.turns import BACKLOG_BYTES_MAX, STALL_NS, instant
 from sparq.options.units import SECOND
 from sparq.protocol import layout
 from sparq.protocol.commands import STATE_INIT
+from sparq.protocol.compression import LayerError
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.parser import LineTooLong
-from sparq.wire.errors import LayerError
-from sparq.wire.server import ConnectionEvent, ConnectionState, ServerConnection, WrongMagicError
+from sparq.wire.server import ConnectionState, ServerConnection, WrongMagicError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,7 +135,7 @@ class TcpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Disconnect from the broker; messages in flight wait for their timeout, as in NSQ."""
-        self._wire.go(ConnectionEvent.END)
+        self._wire.go(ConnectionState.ENDED)
         self._set_timer()
         if self._slow_client_limit is not None:
             self._slow_client_limit.stop()
@@ -153,7 +153,7 @@ class TcpConnection(asyncio.Protocol):
         """Send a half-closed client its outstanding replies, then end the connection."""
         if self._wire.state not in (ConnectionState.OPEN, ConnectionState.HALF_CLOSED):
             return False
-        self._wire.go(ConnectionEvent.EOF)
+        self._wire.go(ConnectionState.HALF_CLOSED)
         try:
             self._parser.eof()
         except RemoteError as error:
@@ -415,7 +415,7 @@ class TcpConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once: no more input is read, and pending output is dropped."""
-        self._wire.go(ConnectionEvent.END)
+        self._wire.go(ConnectionState.ENDED)
         self._transport.abort()
 
     def close(self) -> None:
@@ -424,7 +424,7 @@ class TcpConnection(asyncio.Protocol):
         self._transport.close()
 
     def _say_farewell(self) -> None:
-        self._wire.go(ConnectionEvent.END)
+        self._wire.go(ConnectionState.ENDED)
         if self._wire.has_layers and not self._transport.is_closing():
             self._transport.write(self._wire.layers.close())
 

@@ -1,7 +1,7 @@
 """The commands of a client, as bytes to send and as values received.
 
-1. ``COMMANDS`` is the only table of commands: the states in which each is allowed, and the body
-   that follows its line. The parser enforces it.
+1. ``COMMANDS`` is the only table of commands: the states in which each is allowed, and whether a
+   body follows its line. The parser enforces it.
 2. Consecutive PUBs to one topic, and consecutive FINs, are one value: a run.
 3. Builders check nothing: the client library has checked the arguments before.
 4. Values hold arrays made by other modules; this module itself loads without numpy.
@@ -12,7 +12,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -33,27 +32,19 @@ STATE_SUBSCRIBED: Final = 3
 STATE_CLOSING: Final = 4
 
 
-class BodyKind(Enum):
-    """The kind of body that follows a command's line."""
-
-    NONE = "none"
-    SIZED = "i32 size, then the body"
-    MESSAGE = "i32 size, then one message"
-    MESSAGES = "i32 size, i32 count, then i32 size and bytes of each message"
-
-
 class CommandKind(NamedTuple):
     """One row of the table of commands.
 
     Attributes:
         states: the connection states in which the command is allowed.
         parameters: how many parameters the line has at least.
-        body: the kind of body that follows the line.
+        has_body: whether a body follows the line: i32 size and bytes; for MPUB with a count, and a
+            size for each message.
     """
 
     states: frozenset[int]
     parameters: int = 0
-    body: BodyKind = BodyKind.NONE
+    has_body: bool = False
 
 
 _INIT: Final = frozenset({STATE_INIT})
@@ -61,13 +52,13 @@ _CONSUMING: Final = frozenset({STATE_SUBSCRIBED, STATE_CLOSING})
 _ALWAYS: Final = frozenset({STATE_INIT, STATE_SUBSCRIBED, STATE_CLOSING})
 
 COMMANDS: Final[dict[bytes, CommandKind]] = {
-    b"IDENTIFY": CommandKind(_INIT, 0, BodyKind.SIZED),
-    b"AUTH": CommandKind(_INIT, 0, BodyKind.SIZED),
+    b"IDENTIFY": CommandKind(_INIT, 0, has_body=True),
+    b"AUTH": CommandKind(_INIT, 0, has_body=True),
     b"SUB": CommandKind(_INIT, 2),
     # Allowed on a subscribed connection too, as in NSQ: a consumer may publish what it makes.
-    b"PUB": CommandKind(_ALWAYS, 1, BodyKind.MESSAGE),
-    b"MPUB": CommandKind(_ALWAYS, 1, BodyKind.MESSAGES),
-    b"DPUB": CommandKind(_ALWAYS, 2, BodyKind.MESSAGE),
+    b"PUB": CommandKind(_ALWAYS, 1, has_body=True),
+    b"MPUB": CommandKind(_ALWAYS, 1, has_body=True),
+    b"DPUB": CommandKind(_ALWAYS, 2, has_body=True),
     # RDY after CLS is not an error, but has no effect.
     b"RDY": CommandKind(_CONSUMING),
     b"FIN": CommandKind(_CONSUMING, 1),
@@ -365,16 +356,6 @@ def cls() -> bytes:
 def nop() -> bytes:
     """NOP: the answer to a heartbeat."""
     return b"NOP\n"
-
-
-def ping() -> bytes:
-    """PING, to nsqlookupd."""
-    return b"PING\n"
-
-
-def register(topic: str, channel: str | None = None) -> bytes:
-    """REGISTER, to nsqlookupd."""
-    return _line(b"REGISTER", topic, *([channel] if channel else []))
 
 
 def attach(topic: str, channel: str) -> bytes:

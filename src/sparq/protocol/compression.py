@@ -2,14 +2,14 @@
 
 Bytes in, bytes out. One object handles both directions of a connection, on either side of it.
 
-1. `compress` returns complete pieces: after each one the peer can inflate everything compressed so
+1. `seal` returns complete pieces: after each one the peer can inflate everything compressed so
    far.
 2. Inflating is pull-based: `feed` only stores input, and each `read` returns at most `PIECE_BYTES`
    of inflated data. A caller that stops reading stops inflating, so a decompression bomb costs only
    as much as its reader pulls.
 3. Every size that a peer declares is checked against the format's limit before it is used: a snappy
    chunk's data is at most 64 KiB, and no more input is held than the longest chunk takes.
-4. `CompressionError` ends the connection: the stream cannot continue after it.
+4. `LayerError` ends the connection: the stream cannot continue after it.
 
 The formats: RFC 1951; https://github.com/google/snappy/blob/main/framing_format.txt.
 """
@@ -20,8 +20,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Final
 
-from cramjam import CompressionError as CramjamCompressionError
-from cramjam import DecompressionError, snappy
+from cramjam import CompressionError, DecompressionError, snappy
 
 Buffer = bytes | bytearray | memoryview
 
@@ -50,8 +49,8 @@ CHUNK_STORED_MAX: Final = CHECKSUM_SIZE + 32 + CHUNK_BYTES_MAX + CHUNK_BYTES_MAX
 _COMPRESSED, _PLAIN, _SKIPPABLE, _IDENTIFIER = 0x00, 0x01, 0x80, 0xFF
 
 
-class CompressionError(Exception):
-    """The peer's bytes do not follow the negotiated format."""
+class LayerError(Exception):
+    """The peer's bytes do not follow the negotiated format, of compression or TLS."""
 
 
 class Deflate:
@@ -64,7 +63,7 @@ class Deflate:
         self._input = memoryview(b"")
         self._slice: Buffer = b""
 
-    def compress(self, parts: Iterable[Buffer]) -> bytes:
+    def seal(self, parts: Iterable[Buffer]) -> bytes:
         """Compress and flush all parts; empty input gives a flush marker of 5 bytes."""
         compress = self._deflater.compress
         pieces = [compress(part) for part in parts]
@@ -84,7 +83,7 @@ class Deflate:
         """The next inflated bytes, at most `PIECE_BYTES`; empty if more input is needed.
 
         Raises:
-            CompressionError: the stream is damaged.
+            LayerError: the stream is damaged.
         """
         inflater = self._inflater
         while not self.ended:
@@ -95,7 +94,7 @@ class Deflate:
             try:
                 data = inflater.decompress(arrived, PIECE_BYTES)
             except zlib.error as error:
-                raise CompressionError(f"deflate: {error}") from error
+                raise LayerError(f"deflate: {error}") from error
             self._slice = inflater.unconsumed_tail
             self.ended = inflater.eof
             if data:
@@ -115,15 +114,15 @@ class Snappy:
         self._to_skip = 0
         self._identified = False
 
-    def compress(self, parts: Iterable[Buffer]) -> bytes:
+    def seal(self, parts: Iterable[Buffer]) -> bytes:
         """Compress all parts into chunks; the stream identifier precedes the very first chunk."""
         data = memoryview(b"".join(parts))
         chunks = []
         for at in range(0, len(data), CHUNK_BYTES):
             try:
                 chunk = memoryview(snappy.compress(data[at : at + CHUNK_BYTES]))
-            except CramjamCompressionError as error:
-                raise CompressionError(f"snappy: {error}") from error
+            except CompressionError as error:
+                raise LayerError(f"snappy: {error}") from error
             # cramjam makes a whole stream of each call. Chunks do not depend on each other, so
             # without their identifiers these streams are one stream.
             chunks.append(chunk[len(STREAM_IDENTIFIER) :] if self._is_open else chunk)
@@ -142,7 +141,7 @@ class Snappy:
         """The next inflated bytes, at most `PIECE_BYTES`; empty if more input is needed.
 
         Raises:
-            CompressionError: a chunk has a wrong type, is too large, or is damaged.
+            LayerError: a chunk has a wrong type, is too large, or is damaged.
         """
         data = self._input
         at = 0
@@ -165,7 +164,7 @@ class Snappy:
         try:
             return bytes(snappy.decompress(chunks, output_len=size)) if size else b""
         except DecompressionError as error:
-            raise CompressionError(f"snappy: {error}") from error
+            raise LayerError(f"snappy: {error}") from error
 
     def _chunk_end(self, data: bytearray, at: int) -> int:
         """Check the chunk header at `at`; returns the chunk's end, or 0 if it is incomplete."""
@@ -176,15 +175,15 @@ class Snappy:
         if kind == _IDENTIFIER:
             self._identified = True
             if size != len(STREAM_IDENTIFIER) - CHUNK_HEADER_SIZE:
-                raise CompressionError(f"snappy: stream identifier has a wrong size, {size} bytes")
+                raise LayerError(f"snappy: stream identifier has a wrong size, {size} bytes")
         elif not self._identified:
-            raise CompressionError("snappy: stream identifier is missing")
+            raise LayerError("snappy: stream identifier is missing")
         elif kind in (_COMPRESSED, _PLAIN):
             longest = CHUNK_STORED_MAX if kind == _COMPRESSED else CHECKSUM_SIZE + CHUNK_BYTES_MAX
             if not CHECKSUM_SIZE <= size <= longest:
-                raise CompressionError(f"snappy: chunk size of {size} bytes is out of range")
+                raise LayerError(f"snappy: chunk size of {size} bytes is out of range")
         elif kind < _SKIPPABLE:
-            raise CompressionError(f"snappy: unknown chunk type {kind}")
+            raise LayerError(f"snappy: unknown chunk type {kind}")
         return at + CHUNK_HEADER_SIZE + size
 
     def _claimed(self, data: bytearray, at: int) -> int:
@@ -194,7 +193,7 @@ class Snappy:
         size = int.from_bytes(data[at + 1 : body_at], "little")
         if kind == _IDENTIFIER:
             if data[at : body_at + size] != STREAM_IDENTIFIER:
-                raise CompressionError("snappy: invalid stream identifier")
+                raise LayerError("snappy: invalid stream identifier")
             return 0
         if kind >= _SKIPPABLE:
             return 0
@@ -205,9 +204,9 @@ class Snappy:
         try:
             claimed: int = snappy.decompress_raw_len(header)
         except DecompressionError as error:
-            raise CompressionError(f"snappy: {error}") from error
+            raise LayerError(f"snappy: {error}") from error
         if not header or claimed > CHUNK_BYTES_MAX:
-            raise CompressionError(f"snappy: uncompressed chunk size of {claimed} bytes is invalid")
+            raise LayerError(f"snappy: uncompressed chunk size of {claimed} bytes is invalid")
         return claimed
 
 

@@ -190,7 +190,7 @@ class CommandParser:
         if len(words) <= kind.parameters:  # more are ignored, as in NSQ
             noun = "params" if name in ("FIN", "REQ", "TOUCH") else "parameters"
             _invalid(f"{name} insufficient number of {noun}")
-        if kind.body is not c.BodyKind.NONE:
+        if kind.has_body:
             return self._command_with_body(name, words, at)
         return self._consumer_command(name, words)
 

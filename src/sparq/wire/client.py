@@ -15,16 +15,17 @@ IDENTIFY ──▶ JSON ──▶ [TLS handshake ──▶ OK] ──▶ [compre
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any, Final
 
 from sparq.protocol import commands
-from sparq.protocol.compression import Deflate, Snappy
+from sparq.protocol.compression import Compression, Deflate, LayerError, Snappy
 from sparq.protocol.layout import FRAME_ERROR, FRAME_RESPONSE
 from sparq.protocol.receiver import FrameError, Receiver
-from sparq.wire.errors import AuthRequiredError, LayerError, TlsError, WrongPeerError, remote_error
+from sparq.wire.errors import AuthRequiredError, TlsError, WrongPeerError, remote_error
 from sparq.wire.layer_options import LayerOptions
 from sparq.wire.layers import Layers, Tls
 
@@ -84,6 +85,8 @@ class ClientConnection:
         self._arrived = self._head = b""
         body = json.dumps({**identity, **options.identify_fields()}).encode()
         self._out = [commands.MAGIC_V2 + commands.identify(body)]
+        self._handshake = self._steps()
+        next(self._handshake)
 
     def feed(self, data: bytes) -> None:
         """Process bytes from the socket; ``output`` may then return bytes to send.
@@ -130,18 +133,47 @@ class ClientConnection:
         while self.stage is not Stage.READY:
             if self.layers.tls is not None and not self.layers.tls.shake_hands():
                 return
-            answer = self._answer()
-            if answer is None:
+            if (answer := self._answer()) is None:
                 return
-            if self.stage is Stage.IDENTIFY:
-                self.facts = _facts(answer)
-            elif self.stage is Stage.AUTH:
-                self.authorization = _facts(answer)
-            elif answer != b"OK":
-                raise WrongPeerError(
-                    f"nsqd {self._address} answered {answer[:80]!r} instead of OK ({self.stage})"
-                )
-            self._advance()
+            with contextlib.suppress(StopIteration):
+                self._handshake.send(answer)
+
+    def _steps(self) -> Generator[None, bytes, None]:
+        """Take nsqd's answers one by one, and begin what is due after each."""
+        options = self._options
+        facts = self.facts = _facts((yield))
+        if options.tls_v1:
+            self._begin(Stage.TLS, self._new_tls())
+            self._check_ok((yield))
+        if options.snappy and facts.get("snappy"):
+            self._begin(Stage.SNAPPY, Snappy())
+            self._check_ok((yield))
+        if options.deflate and facts.get("deflate"):
+            # The level that nsqd has granted. It affects only our output: inflating needs no level.
+            level = facts.get("deflate_level")
+            if not isinstance(level, int) or not 1 <= level <= DEFLATE_LEVEL_MAX:
+                level = options.deflate_level
+            self._begin(Stage.DEFLATE, Deflate(level))
+            self._check_ok((yield))
+        if facts.get("auth_required"):
+            self.stage = Stage.AUTH
+            self._authorize()
+            self.authorization = _facts((yield))
+        self.stage = Stage.READY
+        # nsqd may have sent more in the same chunk as its last answer.
+        rest, self.receiver = self._take_rest(), Receiver(self._frame_bytes_max)
+        self.receiver.feed(rest)
+        self.is_plain = not self.layers
+
+    def _begin(self, stage: Stage, layer: Tls | Compression) -> None:
+        self.stage = stage
+        self.layers.add(layer, self._take_rest())
+
+    def _check_ok(self, answer: bytes) -> None:
+        if answer != b"OK":
+            raise WrongPeerError(
+                f"nsqd {self._address} answered {answer[:80]!r} instead of OK ({self.stage})"
+            )
 
     def _answer(self) -> bytes | None:
         """Return the next response, or None; AUTH may take long, so heartbeats are answered."""
@@ -158,37 +190,6 @@ class ClientConnection:
                 return None
             self._arrived = b""
             self.receiver.feed(data)
-
-    def _advance(self) -> None:
-        """Start the next stage that is due."""
-        options, facts = self._options, self.facts
-        due = {
-            Stage.TLS: options.tls_v1,
-            Stage.SNAPPY: options.snappy and facts.get("snappy"),
-            Stage.DEFLATE: options.deflate and facts.get("deflate"),
-            Stage.AUTH: facts.get("auth_required"),
-            Stage.READY: True,
-        }
-        stages = list(Stage)
-        following = stages[stages.index(self.stage) + 1 :]
-        self.stage = next(stage for stage in following if due[stage])
-        if self.stage is Stage.TLS:
-            self.layers.add_tls(self._new_tls(), self._take_rest())
-        elif self.stage is Stage.AUTH:
-            self._authorize()
-        elif self.stage is Stage.READY:
-            # nsqd may have sent more in the same chunk as its last answer.
-            rest, self.receiver = self._take_rest(), Receiver(self._frame_bytes_max)
-            self.receiver.feed(rest)
-            self.is_plain = not self.layers
-        elif self.stage is Stage.SNAPPY:
-            self.layers.add_compression(Snappy(), self._take_rest())
-        else:
-            # The level that nsqd has granted. It affects only our output: inflating needs no level.
-            level = facts.get("deflate_level")
-            known = isinstance(level, int) and 1 <= level <= DEFLATE_LEVEL_MAX
-            compression = Deflate(level if known and level else options.deflate_level)
-            self.layers.add_compression(compression, self._take_rest())
 
     def _new_tls(self) -> Tls:
         address = self._address

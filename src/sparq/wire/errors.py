@@ -1,7 +1,7 @@
 """Errors of connections, and the meanings of nsqd's error codes.
 
-1. `LayerError` reports invalid bytes to the code that reads them. The other errors are for
-   programs that use the client.
+1. They are for programs that use the client. Invalid bytes are reported to the code that reads
+   them as `LayerError`.
 2. ``RemoteError`` carries nsqd's code and text, which say what happened at nsqd; ``RefusedError``
    adds what it means for the client. One table has an entry per code: NSQ's codes, then sparq's.
 """
@@ -17,10 +17,6 @@ from sparq.protocol.errors import ERRORS, RemoteError
 
 # Python puts OpenSSL's library and error before the text, and its own source line after it.
 _BRACKETS: Final = re.compile(r"^\[[\w: ]+\] | \(\w+\.c:\d+\)$")
-
-
-class LayerError(Exception):
-    """TLS or compression failed: the peer's bytes are not valid, or the layer is closed."""
 
 
 class SparqClientError(Exception):

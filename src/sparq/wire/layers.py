@@ -5,7 +5,7 @@ Bytes in, bytes out, for either end of a connection.
 1. Output is compressed first and then encrypted; input is decrypted first and then decompressed.
 2. Input is stored as it arrives; each ``read`` decodes at most about `compression.PIECE_BYTES`. So
    a decompression bomb uses only as much memory as its reader requests.
-3. Bytes that arrived before a layer was added are passed to it with ``add_...``, and are read only
+3. Bytes that arrived before a layer was added are passed to it with ``add``, and are read only
    through that layer.
 4. Any invalid bytes raise `LayerError`: the connection cannot continue.
 """
@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import Callable, Sequence
-from typing import Final, cast
+from collections.abc import Sequence
+from typing import Final
 
-from sparq.protocol.compression import PIECE_BYTES, Buffer, Compression, CompressionError
-from sparq.wire.errors import LayerError, tls_reason
+from sparq.protocol.compression import PIECE_BYTES, Buffer, Compression, LayerError
+from sparq.wire.errors import tls_reason
 
 TLS_VERSIONS: Final = {
     "tls1.0": ssl.TLSVersion.TLSv1,
@@ -77,13 +77,13 @@ class Tls:
         """Return TLS' own bytes to send: handshake, alerts."""
         return self._leaving.read()
 
-    def seal(self, data: Buffer) -> bytes:
+    def seal(self, parts: Sequence[Buffer]) -> bytes:
         """Encrypt plain bytes; return their records and any other pending TLS output.
 
         Raises:
             LayerError: this end is closed.
         """
-        rest, sealed = memoryview(data), []
+        rest, sealed = memoryview(b"".join(parts)), []
         try:
             while rest:
                 # Piece by piece: OpenSSL's buffer keeps the size that it once had.
@@ -91,7 +91,7 @@ class Tls:
                 sealed.append(self._leaving.read())
         except ssl.SSLError as error:
             raise LayerError(f"TLS: {tls_reason(error)}") from None
-        return sealed[0] if len(sealed) == 1 else b"".join(sealed)
+        return b"".join(sealed)
 
     def read(self) -> bytes:
         """Return the next plain bytes, at most `PIECE_BYTES`; empty: more input is needed.
@@ -99,25 +99,14 @@ class Tls:
         Raises:
             LayerError: a record is damaged, and no valid one came before it in this call.
         """
-        room = memoryview(bytearray(PIECE_BYTES))
-        return bytes(room[: self.read_into(room)])
-
-    def read_into(self, room: memoryview) -> int:
-        """Read plain bytes into `room`; return their number, 0: more input is needed.
-
-        Raises:
-            LayerError: as for ``read``.
-        """
-        # With a buffer it returns a count; typeshed declares only the form without one.
-        read = cast(Callable[[int, memoryview], int], self.connection.read)
-        size = 0
+        records, size = [], 0
         try:
-            while size < len(room) and not self.ended:  # a record at a time
-                count = read(len(room) - size, room[size:])
+            while size < PIECE_BYTES and not self.ended:
+                records.append(self.connection.read(PIECE_BYTES - size))
+                size += len(records[-1])
                 # No bytes: the peer's close_notify. If this end has sent its own as well, `ssl`
                 # raises SSLZeroReturnError instead.
-                self.ended = not count
-                size += count
+                self.ended = not records[-1]
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
@@ -126,7 +115,7 @@ class Tls:
             # Bytes before the damage are still returned; the next read raises the error.
             if not size:
                 raise LayerError(f"TLS: {tls_reason(error)}") from None
-        return size
+        return b"".join(records)
 
     def close(self) -> bytes:
         """Return close_notify, to be sent last; the peer's close_notify is not awaited."""
@@ -137,44 +126,36 @@ class Tls:
 
 
 class Layers:
-    """The layers of one connection: TLS, compression, both or none.
+    """The layers of one connection, from the socket inwards: TLS, compression, both or none.
 
     Attributes:
-        tls: the outer layer.
-        compression: the inner one.
+        tls: the TLS layer, if there is one.
     """
 
-    __slots__ = ("_piece", "compression", "tls")
+    __slots__ = ("_layers", "tls")
 
     def __init__(self) -> None:
         self.tls: Tls | None = None
-        self.compression: Compression | None = None
-        self._piece = memoryview(b"")
+        self._layers: list[Tls | Compression] = []
 
     def __bool__(self) -> bool:
-        return self.tls is not None or self.compression is not None
+        return bool(self._layers)
 
     @property
     def ended(self) -> bool:
         """Whether the peer has closed one of them, so that no more input follows."""
-        return any(layer.ended for layer in (self.tls, self.compression) if layer is not None)
+        return any(layer.ended for layer in self._layers)
 
-    def add_tls(self, tls: Tls, arrived: bytes) -> None:
-        """Add TLS as the outer layer; `arrived` is its first input."""
-        tls.feed(arrived)
-        self.tls = tls
-
-    def add_compression(self, compression: Compression, arrived: bytes) -> None:
-        """Add compression as the inner layer; `arrived`, already decrypted, is its first input."""
-        compression.feed(arrived)
-        self.compression = compression
+    def add(self, layer: Tls | Compression, arrived: bytes) -> None:
+        """Add the innermost layer; `arrived`, which the others have decoded, is its first input."""
+        layer.feed(arrived)
+        self._layers.append(layer)
+        if isinstance(layer, Tls):
+            self.tls = layer
 
     def feed(self, data: Buffer) -> None:
         """Store input from the socket; there must be a layer."""
-        if self.tls is not None:
-            self.tls.feed(data)
-        elif self.compression is not None:
-            self.compression.feed(data)
+        self._layers[0].feed(data)
 
     def read(self) -> bytes:
         """Return the next plain bytes; empty: more input is needed.
@@ -182,31 +163,18 @@ class Layers:
         Raises:
             LayerError: the input is damaged, or is not TLS or compressed data at all.
         """
-        compression, tls = self.compression, self.tls
-        if compression is None:
-            return b"" if tls is None else tls.read()
-        try:
-            while not (data := compression.read()):
-                if tls is None or not (compressed := tls.read()):
-                    break
-                compression.feed(compressed)
-        except CompressionError as error:
-            raise LayerError(str(error)) from None
+        return self._read_through(len(self._layers))
+
+    def _read_through(self, count: int) -> bytes:
+        """Return the next bytes that the outer ``count`` layers have decoded."""
+        if not count:
+            return b""  # input from the socket is fed, never read
+        layer = self._layers[count - 1]
+        while not (data := layer.read()):
+            if not (outer := self._read_through(count - 1)):
+                return b""
+            layer.feed(outer)
         return data
-
-    def read_into(self, room: memoryview) -> int:
-        """Read plain bytes into `room`; return their number, 0: more input is needed.
-
-        Raises:
-            LayerError: as for ``read``.
-        """
-        if self.compression is None and self.tls is not None:
-            return self.tls.read_into(room)
-        piece = self._piece or memoryview(self.read())
-        count = min(len(piece), len(room))
-        room[:count] = piece[:count]
-        self._piece = piece[count:]
-        return count
 
     def seal(self, parts: Sequence[Buffer]) -> bytes:
         """Compress and encrypt these parts; return the bytes for the socket.
@@ -214,14 +182,9 @@ class Layers:
         Raises:
             LayerError: a layer is closed.
         """
-        if self.compression is None:
-            joined = parts[0] if len(parts) == 1 else b"".join(parts)
-        else:
-            try:
-                joined = self.compression.compress(parts)
-            except CompressionError as error:
-                raise LayerError(str(error)) from None
-        return bytes(joined) if self.tls is None else self.tls.seal(joined)
+        for layer in reversed(self._layers):
+            parts = (layer.seal(parts),)
+        return b"".join(parts)
 
     def output(self) -> bytes:
         """Return TLS' own bytes to send: handshake, alerts."""

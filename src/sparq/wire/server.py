@@ -6,7 +6,7 @@
                       │ ▲                       │                     │
         the client     │ └───── layers stand ────┴─────────────────────┘
         ends its side  ▼
-                  HALF_CLOSED         END from anywhere ──▶ ENDED
+                  HALF_CLOSED             from anywhere ──▶ ENDED
 ```
 1. While a connection is OPEN its commands are read. The parser's ``state``, which the session sets,
    decides which commands are allowed (before SUB, subscribed, after CLS).
@@ -43,29 +43,15 @@ class ConnectionState(enum.Enum):
     ENDED = enum.auto()
 
 
-class ConnectionEvent(enum.Enum):
-    """The events that change the state."""
-
-    V2 = enum.auto()
-    GRANTED = enum.auto()
-    TLS = enum.auto()
-    UPGRADED = enum.auto()
-    EOF = enum.auto()
-    END = enum.auto()
-
-
-TRANSITIONS: Final[Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState]] = {
-    (ConnectionState.MAGIC, ConnectionEvent.V2): ConnectionState.OPEN,
-    (ConnectionState.OPEN, ConnectionEvent.GRANTED): ConnectionState.UPGRADING,
-    (ConnectionState.OPEN, ConnectionEvent.EOF): ConnectionState.HALF_CLOSED,
-    (ConnectionState.UPGRADING, ConnectionEvent.TLS): ConnectionState.HANDSHAKE,
-    (ConnectionState.UPGRADING, ConnectionEvent.UPGRADED): ConnectionState.OPEN,
-    (ConnectionState.HANDSHAKE, ConnectionEvent.UPGRADED): ConnectionState.OPEN,
-    (ConnectionState.HALF_CLOSED, ConnectionEvent.EOF): ConnectionState.HALF_CLOSED,
-    (ConnectionState.HALF_CLOSED, ConnectionEvent.GRANTED): ConnectionState.HALF_CLOSED,
-    **{(state, ConnectionEvent.END): ConnectionState.ENDED for state in ConnectionState},
+NEXT: Final[Mapping[ConnectionState, frozenset[ConnectionState]]] = {
+    ConnectionState.MAGIC: frozenset({ConnectionState.OPEN}),
+    ConnectionState.OPEN: frozenset({ConnectionState.UPGRADING, ConnectionState.HALF_CLOSED}),
+    ConnectionState.UPGRADING: frozenset({ConnectionState.HANDSHAKE, ConnectionState.OPEN}),
+    ConnectionState.HANDSHAKE: frozenset({ConnectionState.OPEN}),
+    ConnectionState.HALF_CLOSED: frozenset({ConnectionState.HALF_CLOSED}),
+    ConnectionState.ENDED: frozenset(),
 }
-"""Other transitions are bugs; ``ServerConnection.go`` raises ``KeyError`` for them."""
+"""The states that may follow each state, besides ENDED; others are bugs."""
 
 
 class WrongMagicError(Exception):
@@ -86,7 +72,7 @@ class ServerConnection:
         has_layers: whether output goes through ``layers``.
         parser: takes plain bytes, returns commands.
         layers: the layers that all bytes pass through; none at first.
-        granted: the layers granted to the last IDENTIFY; set from GRANTED on.
+        granted: the layers granted to the last IDENTIFY; set by ``note_granted``.
     """
 
     __slots__ = (
@@ -103,12 +89,13 @@ class ServerConnection:
         self.layers = Layers()
         self._held = b""
 
-    def go(self, event: ConnectionEvent) -> None:
-        """Change the state as `TRANSITIONS` says."""
-        self.state = TRANSITIONS[self.state, event]
+    def go(self, state: ConnectionState) -> None:
+        """Change the state, as `NEXT` allows."""
+        assert state is ConnectionState.ENDED or state in NEXT[self.state], (self.state, state)
+        self.state = state
         # Computed here and not in properties: nsqd reads them for each chunk of input and output.
         self.has_layers = bool(self.layers)
-        self.is_plain = self.state is ConnectionState.OPEN and not self.has_layers
+        self.is_plain = state is ConnectionState.OPEN and not self.has_layers
 
     def feed(self, data: bytes) -> None:
         """Process input from the socket, except plain commands, which go to the parser.
@@ -127,7 +114,7 @@ class ServerConnection:
                 raise WrongMagicError
             self.is_v2 = True
             self._held = self._held[len(MAGIC) :]
-            self.go(ConnectionEvent.V2)
+            self.go(ConnectionState.OPEN)
 
     def take_held(self) -> bytes:
         """Return and clear the held input, for the parser or the layer that reads it next."""
@@ -140,12 +127,13 @@ class ServerConnection:
         """Note that layers are granted: no command is read until they are in place."""
         self.granted = granted
         self._held = self.parser.take_rest()
-        self.go(ConnectionEvent.GRANTED)
+        if self.state is not ConnectionState.HALF_CLOSED:
+            self.go(ConnectionState.UPGRADING)
 
     def start_tls(self, context: ssl.SSLContext) -> None:
         """Start TLS after its reply was sent; then call ``shake_hands`` after each read."""
-        self.layers.add_tls(Tls(context, is_server=True), self.take_held())
-        self.go(ConnectionEvent.TLS)
+        self.layers.add(Tls(context, is_server=True), self.take_held())
+        self.go(ConnectionState.HANDSHAKE)
 
     def shake_hands(self) -> ssl.SSLObject | None:
         """Continue the handshake; return its `ssl` object when complete; None: more input needed.
@@ -166,6 +154,6 @@ class ServerConnection:
         if is_compressed:
             compression = Deflate(granted.deflate_level) if granted.deflate else Snappy()
             # Bytes are held only without TLS, and are compressed; with TLS its buffer has them.
-            self.layers.add_compression(compression, self.take_held())
-        self.go(ConnectionEvent.UPGRADED)
+            self.layers.add(compression, self.take_held())
+        self.go(ConnectionState.OPEN)
         return is_compressed

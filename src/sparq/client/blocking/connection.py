@@ -24,10 +24,11 @@ from sparq.client.arguments import parse_nsqd
 from sparq.client.errors import SparqClientError, WrongPeerError
 from sparq.protocol import commands
 from sparq.protocol.address import Address
+from sparq.protocol.compression import LayerError
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.layout import FRAME_ERROR, FRAME_HEADER_SIZE, FRAME_RESPONSE
 from sparq.wire.client import HEARTBEAT, ClientConnection, Stage
-from sparq.wire.errors import LayerError, remote_error
+from sparq.wire.errors import remote_error
 from sparq.wire.layer_options import PLAIN, LayerOptions
 
 FRAME_BYTES_MAX: Final = 64 << 20
@@ -76,7 +77,7 @@ class BlockingConnection:
         """
         self.address = address
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
-        self._sealed = memoryview(b"")
+        self._sealed = self._piece = memoryview(b"")
         place = parse_nsqd(address)
         hostname = socket.gethostname()
         identity = {
@@ -213,7 +214,7 @@ class BlockingConnection:
     def _unseal_into(self, buffer: memoryview) -> int:
         """Receive through the layers, as the socket's ``recv_into``; 0: the peer has closed."""
         layers = self._wire.layers
-        while not (count := layers.read_into(buffer)):
+        while not (piece := self._piece or memoryview(layers.read())):
             if output := layers.output():
                 self._socket.sendall(output)
             size = 0 if layers.ended else self._socket.recv_into(self._sealed)
@@ -221,6 +222,9 @@ class BlockingConnection:
                 return 0
             # The layers have consumed their previous input, so its buffer can be reused.
             layers.feed(self._sealed[:size])
+        count = min(len(piece), len(buffer))
+        buffer[:count] = piece[:count]
+        self._piece = piece[count:]
         return count
 
     # Errors
