@@ -82,7 +82,7 @@ References: TypeAlias = Annotated[list[str], Meta(description="`NODE/ID` of each
 
 
 class ActionRequest(Struct, frozen=True):
-    """An action that a user requests, as a script sends it to the API."""
+    """An action that a user requests."""
 
     action: Annotated[str, Meta(extra_json_schema={"enum": sorted(ROLES)})]
     topic: str = ""

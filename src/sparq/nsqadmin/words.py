@@ -193,7 +193,7 @@ def _decoded(message: Mapping[str, Any]) -> bytes:
         return b""
 
 
-_SHOWN = (grouped, short, rate, per_second, signed, size, seconds, moment, ago, setting)
+_SHOWN = (grouped, short, rate, per_second, signed, size, seconds, latency, moment, ago, setting)
 FILTERS: Final[dict[str, Any]] = {
     show.__name__: show for show in (*_SHOWN, body_line, count, names, skipped)
 }

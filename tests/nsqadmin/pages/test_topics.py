@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from sparq.cluster.cluster_stats import LATENCY
-from sparq.nsqadmin.pages.cluster import delivery, latencies
+from sparq.nsqadmin.pages.rendering import environment
 from tests.nsqadmin.pages.conftest import Site, words
 from tests.support.waiting import until
 
@@ -44,28 +45,32 @@ async def test_a_new_topic_has_a_page_within_seconds(site: Site) -> None:
     await until(is_there)
 
 
+def shown(macro: str, **stats: Any) -> str:
+    """The text of a macro for a topic's or channel's figures."""
+    template = f'{{% import "parts.html" as parts %}}{{{{ parts.{macro}(stats) }}}}'
+    return words(environment().from_string(template).render(stats=stats))
+
+
 def test_latencies_are_shown_by_quantile() -> None:
     """Nanoseconds are shown with three digits; unmeasured: no rows."""
     averages = {0.99: 2.5e9, 0.5: 1e9, 0.9: 12_345_678, 0.8: 520_000}
     measured = [{"quantile": each, "average": average} for each, average in averages.items()]
 
-    assert {
-        "End to end, 0.99 quantile": "2.50 s",
-        "End to end, 0.5 quantile": "1.00 s",
-        "End to end, 0.9 quantile": "12.3 ms",
-        "End to end, 0.8 quantile": "0.52 ms",
-    } == dict(latencies({LATENCY: {"percentiles": measured}}))
-    assert [] == latencies({LATENCY: {"percentiles": None}})
-    assert [] == latencies(None)
+    assert (
+        "End to end, 0.99 quantile 2.50 s End to end, 0.5 quantile 1.00 s"
+        " End to end, 0.9 quantile 12.3 ms End to end, 0.8 quantile 0.52 ms"
+    ) == shown("latencies", **{LATENCY: {"percentiles": measured}})
+    assert "" == shown("latencies", **{LATENCY: {"percentiles": None}})
 
 
 def test_deliveries_are_shown_by_zone() -> None:
     """Deliveries are shown by zone and region; without zones nothing is shown."""
-    found = delivery({"zone_local_msg_count": 1, "global_msg_count": 3})
-    assert ["1 (25 %)", "0 (0 %)", "3 (75 %)"] == [text for _, text in found]
-    assert [] == delivery({"global_msg_count": 3})
-    assert [] == delivery({})
-    assert [] == delivery(None)
+    assert (
+        "Delivered in the same zone 1 (25 %) Delivered in the same region 0 (0 %)"
+        " Delivered elsewhere 3 (75 %)"
+    ) == shown("deliveries", zone_local_msg_count=1, global_msg_count=3)
+    assert "" == shown("deliveries", global_msg_count=3)
+    assert "" == shown("deliveries")
 
 
 async def test_an_empty_list_says_why(site: Site) -> None:

@@ -94,13 +94,13 @@ async def test_a_hanging_node_does_not_delay_repeated_views(
             began = time.monotonic()
             known = await watch.detail("t", "c")
             assert time.monotonic() - began < 1.0
-            assert known.channel is not None
-            assert known.channel["depth"] == 1
+            assert known.stats is not None
+            assert known.stats["depth"] == 1
             fake.answer = stats(topic("t", channel("c", depth=2)))
             fake.may_answer.set()
 
             async def is_news() -> bool:
-                found = (await watch.detail("t", "c")).channel
+                found = (await watch.detail("t", "c")).stats
                 return found is not None and found["depth"] == 2
 
             await until(is_news)

@@ -40,8 +40,8 @@ async def test_a_published_message_is_in_the_snapshot(tmp_path: Path) -> None:
             assert {"up"} == {node.state for node in snapshot.nodes}
             assert {(lookupd.http,)} == {node.lookupds for node in snapshot.nodes}
             detail = await watch.detail("t", "c")
-            assert detail.channel is not None
-            assert 3 == detail.channel["depth"]
+            assert detail.stats is not None
+            assert 3 == detail.stats["depth"]
             assert () == await watch.clients()
             await check_killed_node(watch, one)
 

@@ -17,156 +17,53 @@ import json
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from msgspec import structs
 
-from sparq.cluster.cluster_stats import LATENCY, Document
-from sparq.cluster.figures import DELIVERY, STATES, Client
+from sparq.cluster.figures import STATES, Client
 from sparq.cluster.rows import LIMIT_MAX, ChannelRow, page_of
 from sparq.daemon.access.audit import FILTERS, OUTCOMES
 from sparq.daemon.http import HttpError
-from sparq.nsqadmin import words
 from sparq.nsqadmin.pages.charts import Chart, Line, chart, spark
 from sparq.nsqadmin.pages.policies import settings
 from sparq.nsqadmin.pages.rendering import PageRequest, PageView
 from sparq.nsqadmin.watch.attention import channel_link, node_link
 from sparq.protocol.names import one_line
 
-RANKED = 8
-ENTRIES = 100
-TOMBSTONES_MAX = 1000
-LIMITS: Final = (50, 200, 1000)
+RANKED: Final = 8
+ENTRIES: Final = 100
+TOMBSTONES_MAX: Final = 1000
+ROWS: Final = 50
+OFFSET_MAX: Final = 10_000_000
 
 # Lists
 
 
-class GridColumn(NamedTuple):
-    """A column.
-
-    Attributes:
-        key: the row's field, also used to sort by.
-        label: its heading.
-        kind: how `parts.html` formats a cell.
-        title: an explanation, if the heading is not enough.
-        priority: 1 is shown everywhere, 2 not on a phone, 3 only on a wide screen.
-        ascending: whether the first click sorts the smallest figures first.
-    """
-
-    key: str
-    label: str
-    kind: str = "count"
-    title: str = ""
-    priority: int = 1
-    ascending: bool = False
-
-
-CHANNELS: Final = (
-    GridColumn("name", "Channel", "channel", ascending=True),
-    GridColumn("state", "State", "channel_state", priority=2),
-    GridColumn(
-        "depth", "Waiting", "count", "waiting messages, without those in flight or deferred"
-    ),
-    GridColumn("lag_seconds", "Lag", "lag", "age of the oldest waiting message"),
-    GridColumn("in_rate", "In/s", "rate", "messages arriving per second", 2),
-    GridColumn("out_rate", "Out/s", "rate", "messages finished per second", 2),
-    GridColumn(
-        "growth", "Trend", "signed", "change of waiting messages per second, last minute", 3
-    ),
-    GridColumn(
-        "clear_seconds", "Clear in", "seconds", "until no messages wait, at the current rates", 3
-    ),
-    GridColumn("in_flight", "In flight", "count", "delivered to consumers, not finished yet", 2),
-    GridColumn("deferred", "Deferred", "count", "messages that are not due yet", 3),
-    GridColumn("requeue_rate", "Requeued/s", "rate", "", 3),
-    GridColumn("timeout_rate", "Timed out/s", "rate", "", 3),
-    GridColumn("clients", "Consumers", "count", "connections", 2),
-)
-TOPICS: Final = (
-    GridColumn("name", "Topic", "topic", ascending=True),
-    GridColumn("waiting", "Waiting", "count", "waiting messages of the topic and all its channels"),
-    GridColumn("lag_seconds", "Lag", "topic_lag", "lag of its slowest channel"),
-    GridColumn("in_rate", "In/s", "rate", "messages published per second"),
-    GridColumn("byte_rate", "Bytes/s", "size", "bytes published per second", 3),
-    GridColumn("out_rate", "Out/s", "rate", "messages finished per second, over all channels", 2),
-    GridColumn("in_flight", "In flight", "count", "", 3),
-    GridColumn("deferred", "Deferred", "count", "", 3),
-    GridColumn("channels", "Channels", "count", "", 2),
-    GridColumn("clients", "Consumers", "count", "connections", 2),
-    GridColumn("nodes", "Nodes", "count", "nsqds that have the topic", 3),
-    GridColumn("messages", "Messages", "count", "published since each nsqd started", 3),
-)
-NODES: Final = (
-    GridColumn("address", "Node", "node", ascending=True),
-    GridColumn("state", "State", "node_state"),
-    GridColumn("waiting", "Waiting", "count", "messages waiting at this node"),
-    GridColumn("in_rate", "In/s", "rate", "", 2),
-    GridColumn("out_rate", "Out/s", "rate", "", 2),
-    GridColumn("clients", "Consumers", "count", "", 2),
-    GridColumn("topics", "Topics", "count", "", 2),
-    GridColumn("channels", "Channels", "count", "", 3),
-    GridColumn("version", "Version", "version", "", 2, ascending=True),
-    GridColumn("health", "Disk", "health", "", 3, ascending=True),
-    GridColumn("zone", "Zone", "zone", "", 3, ascending=True),
-    GridColumn("lookupds", "nsqlookupds", "lookupds", "nsqlookupds that list the node", 3),
-)
-CLIENTS: Final = (
-    GridColumn("hostname", "Host", "client", ascending=True),
-    GridColumn("user_agent", "Program", "text", "", 2, ascending=True),
-    GridColumn("connections", "Connections", "count"),
-    GridColumn("in_flight", "In flight", "count", "", 2),
-    GridColumn("ready", "Ready", "count", "messages accepted at a time (RDY)", 3),
-    GridColumn("finished", "Finished", "count", "", 2),
-    GridColumn("requeued", "Requeued", "count", "", 3),
-    GridColumn("nodes", "Nodes", "count", "", 3),
-    GridColumn("connected_at", "Connected", "ago", "age of the oldest connection", 3),
-)
-
-
-CONNECTIONS: Final = (
-    GridColumn("remote_address", "Connection", "connection", ascending=True),
-    GridColumn("hostname", "Host", "text", "", 2, ascending=True),
-    GridColumn("user_agent", "Program", "text", "", 3, ascending=True),
-    GridColumn("node", "Node", "text", "", 3, ascending=True),
-    GridColumn("ready_count", "Ready", "count", "messages accepted at a time (RDY)"),
-    GridColumn("in_flight_count", "In flight", "count", "delivered to it, not finished yet"),
-    GridColumn("finish_count", "Finished", "count", "", 2),
-    GridColumn("requeue_count", "Requeued", "count", "", 3),
-    GridColumn("connect_ts", "Connected", "ago", "", 2),
-)
-COUNTED: Final = (GridColumn("messages", "Messages"), GridColumn("in_rate", "In/s", "rate"))
-
-
 @dataclass(frozen=True)
 class Grid:
-    """A page of a list, and the links to its other pages.
+    """A page of a list (`rows.ListPage`), for the macro `grid`.
 
     Attributes:
-        heads: (column, link that sorts by it, `aria-sort` or "").
-        first, last: the numbers of the page's rows in the list, counted from 1.
-        limits: (rows per page, link, whether they are these).
+        prefix: of the parameters' names, for a page with several lists.
     """
 
-    columns: Sequence[GridColumn]
-    heads: Sequence[tuple[GridColumn, str, str]]
+    request: PageRequest
+    prefix: str
+    sort: str
+    filter: str
     rows: Sequence[Any]
     total: int
-    first: int
-    last: int
-    previous: str
-    next: str
-    filter: str
-    limits: Sequence[tuple[int, str, bool]]
+    offset: int
+    limit: int
+
+    def link(self, **changes: object) -> str:
+        """Build a link to the same list with other parameters."""
+        return self.request.here(**{f"{self.prefix}{name}": v for name, v in changes.items()})
 
 
 def grid(
-    request: PageRequest,
-    columns: Sequence[GridColumn],
-    rows: Sequence[Any],
-    *,
-    default: str,
-    prefix: str = "",
-    **of: Any,
+    request: PageRequest, rows: Sequence[Any], *, default: str, prefix: str = "", **of: Any
 ) -> Grid:
     """Build the page of a list that the query asks for.
 
@@ -180,37 +77,13 @@ def grid(
     """
     sort = request.query.get(f"{prefix}sort") or default
     wanted = request.query.get(f"{prefix}filter", "")
-    offset = request.number(f"{prefix}offset", 0, 0, 10_000_000)
-    limit = request.number(f"{prefix}limit", LIMITS[0], 1, LIMIT_MAX)
+    offset = request.number(f"{prefix}offset", 0, 0, OFFSET_MAX)
+    limit = request.number(f"{prefix}limit", ROWS, 1, LIMIT_MAX)
     try:
         page = page_of(rows, sort=sort, filter=wanted, offset=offset, limit=limit, **of)
     except ValueError as error:
         raise HttpError(400, str(error)) from None
-
-    def to(**changes: object) -> str:
-        return request.here(**{f"{prefix}{name}": value for name, value in changes.items()})
-
-    is_descending = sort.startswith("-")
-    heads = []
-    for column in columns:
-        # A second click on the sorted column reverses the order.
-        is_sorted = sort.removeprefix("-") == column.key
-        goes_up = is_descending if is_sorted else column.ascending
-        link = to(sort=column.key if goes_up else f"-{column.key}", offset="")
-        order = ("descending" if is_descending else "ascending") if is_sorted else ""
-        heads.append((column, link, order))
-    return Grid(
-        columns=columns,
-        heads=heads,
-        rows=page.rows,
-        total=page.total,
-        first=offset + 1,
-        last=offset + len(page.rows),
-        previous=to(offset=max(0, offset - limit) or "") if offset else "",
-        next=to(offset=offset + limit) if offset + limit < page.total else "",
-        filter=wanted,
-        limits=[(n, to(limit="" if n == LIMITS[0] else n, offset=""), n == limit) for n in LIMITS],
-    )
+    return Grid(request, prefix, sort, wanted, *page)
 
 
 # The cluster
@@ -224,7 +97,7 @@ async def overview(request: PageRequest) -> PageView:
         **charts_of(request, "cluster"),
         "deepest": ranked(request, "depth"),
         "slowest": ranked(request, "lag_seconds"),
-        "nodes": grid(request, NODES, snapshot.nodes, default="address"),
+        "nodes": grid(request, snapshot.nodes, default="address"),
         "errors": [f"{address}: {why}" for address, why in snapshot.errors.items()],
     }
     return PageView("overview.html", "Overview", facts)
@@ -232,11 +105,11 @@ async def overview(request: PageRequest) -> PageView:
 
 async def counter(request: PageRequest) -> PageView:
     """The number of published messages, as it grows."""
-    snapshot, nodes, topics = request.snapshot, (NODES[0], *COUNTED), (TOPICS[0], *COUNTED)
+    snapshot = request.snapshot
     facts = {
         "totals": snapshot.totals,
-        "nodes": grid(request, nodes, snapshot.nodes, default="-messages"),
-        "topics": grid(request, topics, snapshot.topics, default="-in_rate", prefix="t"),
+        "nodes": grid(request, snapshot.nodes, default="-messages"),
+        "topics": grid(request, snapshot.topics, default="-in_rate", prefix="t"),
     }
     return PageView("counter.html", "Counter", facts)
 
@@ -306,7 +179,7 @@ async def nodes(request: PageRequest) -> PageView:
     snapshot = request.snapshot
     links = [node_link(node.address) for node in snapshot.nodes]
     facts = {
-        "list": grid(request, NODES, snapshot.nodes, default="address"),
+        "list": grid(request, snapshot.nodes, default="address"),
         "notices": snapshot.notices_at("/nodes", "/nodes?sort=version", *links),
         "query": {"sort": request["sort"]},
     }
@@ -327,8 +200,8 @@ async def node(request: PageRequest) -> PageView:
     facts = {
         "node": found,
         **charts_of(request, "node", address),
-        "topics": grid(request, TOPICS, at.topics, default="-waiting"),
-        "channels": grid(request, CHANNELS, at.channels, default="-depth", prefix="c"),
+        "topics": grid(request, at.topics, default="-waiting"),
+        "channels": grid(request, at.channels, default="-depth", prefix="c"),
         "notices": snapshot.notices_at(node_link(address)),
         "tombstones": [key[0] for key in at.topics.keys[:TOMBSTONES_MAX]],
     }
@@ -343,9 +216,9 @@ async def topics(request: PageRequest) -> PageView:
     of_channels, state = request["view"] == "channels", request["state"]
     snapshot, unplaced = request.snapshot, []
     if of_channels:
-        found = grid(request, CHANNELS, snapshot.channels, default="name", state=state)
+        found = grid(request, snapshot.channels, default="name", state=state)
     else:
-        found = grid(request, TOPICS, snapshot.topics, default="name")
+        found = grid(request, snapshot.topics, default="name")
         if snapshot.lookupds:
             unplaced = await request.services.watch.unplaced()
     chips = [(word, request.here(state=word, offset=""), state == word) for word in STATES]
@@ -369,12 +242,11 @@ async def topic(request: PageRequest) -> PageView:
     detail, held = await asyncio.gather(
         request.services.watch.detail(name), settings(request, name)
     )
-    columns = (CHANNELS[0]._replace(label="Name"), *CHANNELS[1:])
     facts |= {
         **charts_of(request, "topic", name),
-        "channels": grid(request, columns, snapshot.channels, default="name", topic=name),
+        "channels": grid(request, snapshot.channels, default="name", topic=name),
         "nodes": snapshot.topic_nodes(name),
-        "latencies": latencies(detail.topic),
+        "stats": detail.stats,
         **held,
     }
     return PageView("topic.html", name, facts)
@@ -394,34 +266,12 @@ async def channel(request: PageRequest) -> PageView:
     facts |= {
         **charts_of(request, "channel", of, name),
         "notices": snapshot.notices_at(channel_link(of, name)),
-        "clients": grid(request, CLIENTS, detail.clients, default="-connections"),
+        "clients": grid(request, detail.clients, default="-connections"),
         "nodes": snapshot.channel_nodes(of, name),
-        "latencies": latencies(detail.channel),
-        "delivery": delivery(detail.channel),
+        "stats": detail.stats,
         **held,
     }
     return PageView("channel.html", title, facts)
-
-
-def latencies(stats: Document | None) -> list[tuple[str, str]]:
-    """Rows about the end-to-end latency; empty if it is not measured."""
-    return [
-        (f"End to end, {each['quantile']:.4g} quantile", words.latency(each["average"]))
-        for each in (stats[LATENCY]["percentiles"] if stats else None) or ()
-    ]
-
-
-def delivery(stats: Document | None) -> list[tuple[str, str]]:
-    """How many messages went to consumers in the same zone, in the same region, and elsewhere."""
-    counts = [stats.get(name, 0) for name in DELIVERY] if stats else []
-    total = sum(counts)
-    if not total or total == counts[-1]:
-        return []  # no nsqd has a zone or region configured
-    labels = ("in the same zone", "in the same region", "elsewhere")
-    return [
-        (f"Delivered {label}", f"{words.grouped(n)} ({100 * n / total:.0f} %)")
-        for label, n in zip(labels, counts, strict=True)
-    ]
 
 
 # Connections
@@ -479,7 +329,7 @@ async def connections(request: PageRequest) -> PageView:
     facts = {
         "wanted": [value for value in wanted.values() if value],
         "query": {**wanted, "topic": topic, "channel": channel},
-        "list": grid(request, CONNECTIONS, rows, default="hostname"),
+        "list": grid(request, rows, default="hostname"),
         "warnings": [f"{node} did not answer: {why}." for node, why in errors.items()],
     }
     return PageView("connections.html", f"Connections of {topic}/{channel}", facts, is_live=False)

@@ -348,7 +348,7 @@ async def _topic(ask: ApiRequest) -> ApiTopicDetail:
             for node, part in snapshot.topic_nodes(topic.topic)
         ],
         channels=page_of(snapshot.channels, topic=topic.topic, limit=LIMIT_MAX).rows,
-        latency=detail.topic[LATENCY],
+        latency=(detail.stats or {}).get(LATENCY),
         errors=detail.errors,
     )
 
@@ -364,7 +364,7 @@ async def _channel(ask: ApiRequest) -> ApiChannelDetail:
         is_known = snapshot.topics.find(names[0]) is not None
         raise HttpError(404, "CHANNEL_NOT_FOUND" if is_known else "TOPIC_NOT_FOUND")
     detail = await ask.services.watch.detail(*names)
-    stats = detail.channel or {}
+    stats = detail.stats or {}
     return ApiChannelDetail(
         **stamp,
         channel=channel,

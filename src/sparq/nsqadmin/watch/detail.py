@@ -19,7 +19,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from sparq.cluster import cluster_stats, figures
@@ -54,16 +54,14 @@ class Detail:
     """One topic or channel over all nodes that answered.
 
     Attributes:
-        topic: figures in NSQ's shape, also by node, with latencies.
-        channel: the same for the channel; None if a topic was requested, or no node has it.
+        stats: its figures in NSQ's shape, with latencies; None: no node has the channel.
         clients: its consumers, grouped.
         errors: why nodes did not answer, by address.
     """
 
-    topic: cluster_stats.Document
-    channel: cluster_stats.Document | None
+    stats: cluster_stats.Document | None
     clients: tuple[ClientGroup, ...]
-    errors: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str]
 
 
 class SharedAnswer(Generic[T]):
@@ -141,9 +139,12 @@ class Details:
         for address, answer in found.value.items():
             groups.add(address, answer.clients())
         of = (nodes, found.value, time.time())
-        part = cluster_stats.channel_of(topic, channel, *of) if channel else None
-        whole = cluster_stats.topic_of(topic, *of)
-        return Detail(whole, part, groups.groups(), found.errors)
+        stats = (
+            cluster_stats.channel_of(topic, channel, *of)
+            if channel
+            else cluster_stats.topic_of(topic, *of)
+        )
+        return Detail(stats, groups.groups(), found.errors)
 
     async def clients(self, snapshot: ClusterSnapshot) -> tuple[ClientGroup, ...]:
         """Get all consumers of the nodes that are not gone."""
