@@ -21,7 +21,7 @@ from sparq.broker.channel import Channel
 from sparq.broker.dead_letters import apply_result
 from sparq.broker.draining import Drains
 from sparq.broker.health import Trouble
-from sparq.broker.in_flight import InFlight, Page, Rows
+from sparq.broker.in_flight import InFlight, Rows, Table
 from sparq.broker.publishing import Publish, Publishing, answer
 from sparq.broker.session import Slot
 from sparq.broker.trimming import Trimming
@@ -133,9 +133,10 @@ def timed_out_early(in_flight: InFlight, now_ns: int) -> Rows:
     return EXPIRE(in_flight, now_ns + EARLY_NS)
 
 
-def kept(_in_flight: InFlight, _key: int, page: Page, count: int) -> None:
+def kept(in_flight: InFlight, table: Table, count: int) -> None:
     """Keep a page although none of its messages is in flight any more."""
-    page.count -= count
+    in_flight.count -= count
+    table.count -= count
 
 
 def one_attempt(runs: Any, attempts: Any) -> bytearray:

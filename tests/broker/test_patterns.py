@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.broker import patterns
-from sparq.broker.patterns import COST_MAX, TEXT_MAX, PatternError, compiled
+from sparq.broker import permissions
+from sparq.broker.permissions import COST_MAX, TEXT_MAX, PatternError, compiled
 from sparq.protocol.names import NAME_SIZE_MAX
 
-ENGINE = patterns.re2
+ENGINE = permissions.re2
 LETTERS = ["a", "b", ".", "[ab]", "[^a]", "[a-c_]", r"\d", r"\w", r"\."]
 ATOMS = [*LETTERS, "^", "$", r"\b", r"\z", "(?:)"]
 REPEATS = st.sampled_from(["*", "+", "?", "*?", "+?", "??", "{2}", "{1,3}", "{2,}", "{0}"])
@@ -33,20 +33,20 @@ NAMES = st.text("aAbBc.-_1", max_size=10)
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each engine in turn."""
     if request.param == "python":
-        monkeypatch.setattr(patterns, "re2", None)
+        monkeypatch.setattr(permissions, "re2", None)
     elif ENGINE is None:
         pytest.skip("needs google-re2")
 
 
-def with_python(text: str) -> patterns.Pattern | None:
+def with_python(text: str) -> permissions.Pattern | None:
     """A pattern of Python's engine; None: it needs the other one."""
-    before, patterns.re2 = patterns.re2, None
+    before, permissions.re2 = permissions.re2, None
     try:
         return compiled(text)[0]
     except PatternError:
         return None
     finally:
-        patterns.re2 = before
+        permissions.re2 = before
 
 
 @pytest.mark.skipif(ENGINE is None, reason="needs google-re2")
@@ -121,7 +121,7 @@ def test_patterns_of_neither(text: str) -> None:
 )
 def test_patterns_of_google_re2_alone(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's engine refuses, and names the package, what it reads otherwise or takes long for."""
-    monkeypatch.setattr(patterns, "re2", None)
+    monkeypatch.setattr(permissions, "re2", None)
     with pytest.raises(PatternError, match="google-re2"):
         compiled(text)
 
@@ -139,5 +139,5 @@ def test_patterns_of_google_re2_alone(text: str, monkeypatch: pytest.MonkeyPatch
 )
 def test_the_cost_of_a_search(text: str, cost: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each repeat, choice and start multiplies the steps."""
-    monkeypatch.setattr(patterns, "re2", None)
+    monkeypatch.setattr(permissions, "re2", None)
     assert cost == compiled(text)[1]

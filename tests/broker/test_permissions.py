@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sparq.broker import patterns
-from sparq.broker.patterns import COST_MAX
+from sparq.broker import permissions
 from sparq.broker.permissions import (
     AUTHORIZATIONS_MAX,
+    COST_MAX,
     PATTERNS_MAX,
     REMEMBERED_MAX,
     TTL_MAX,
@@ -74,7 +74,7 @@ def test_an_answer_is_bounded(
     fits: bytes, does_not: bytes, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Authorizations, patterns and the longest search for them are limited."""
-    monkeypatch.setattr(patterns, "re2", None)
+    monkeypatch.setattr(permissions, "re2", None)
     assert read(fits).count
     with pytest.raises(AnswerError, match=why):
         read(does_not)

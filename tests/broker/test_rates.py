@@ -7,7 +7,7 @@ import random
 import pytest
 
 from sparq.broker.policies import Policy
-from sparq.broker.rates import CLIENTS_KEPT, HELD_NS, Rates
+from sparq.broker.publishing import CLIENTS_KEPT, HELD_NS, Rates
 from sparq.protocol import commands
 from sparq.protocol.frames import BodySlices
 from tests.broker.harness import BrokerHarness, Client, Ticket

@@ -9,7 +9,7 @@
 3. Without a channel, and while a topic is paused, the oldest messages that no channel sees yet are
    dropped, including deferred ones.
 4. An ephemeral topic has a bound of its own.
-5. Publishes that exceed a rate are held back or refused (see `rates`).
+5. Publishes that exceed a rate are held back or refused (see `publishing`).
 """
 
 from __future__ import annotations

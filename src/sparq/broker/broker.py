@@ -729,7 +729,8 @@ class Broker:
                 if error is not None and error.is_full:
                     has_room = full_disk.make_room(topic, self._topics.all(), now)
                     error = None if has_room else error
-                topic.ledger_written(error, now)
+                writer.written(error, now)
+                topic.expect(writer.due_ns)
                 if writer.ledger.has_news:
                     turn.topics[topic] = None  # retry failed writes in the next turn
             if (topic.woken or topic.publishing.waiting) and topic.needs_turn():

@@ -51,7 +51,7 @@ TOPICS: Final = "topics"
 TRASH: Final = "trash"
 PROBE: Final = "probe"
 
-Contents = TypeVar("Contents")
+Result = TypeVar("Result")
 
 
 class CatalogError(Exception):
@@ -106,9 +106,7 @@ class Catalog:
                 f"{self._path(FACTS)} has format {version}, but this version reads format {FORMAT}"
             )
 
-    def read_file(
-        self, name: str, decode: Callable[[bytes], Contents], what: str
-    ) -> Contents | None:
+    def read_file(self, name: str, decode: Callable[[bytes], Result], what: str) -> Result | None:
         """Read a file that `save_file` has written; None: there is none.
 
         Raises:
@@ -152,18 +150,19 @@ class Catalog:
         # Left by an attempt that failed or was killed; `create` refuses an existing file.
         if disk.exists(temporary):
             disk.unlink(temporary)
-        reserve, purpose = self.reserve, Purpose.CATALOG
-        file = with_reserve(lambda: disk.create(temporary), reserve, BLOCK_BYTES, purpose)
+        file = self.with_reserve(lambda: disk.create(temporary))
         try:
-            with_reserve(lambda: file.append([text], 0), reserve, BLOCK_BYTES, purpose)
+            self.with_reserve(lambda: file.append([text], 0))
             file.sync()
         finally:
             file.close()
         # Only after the sync: a power cut could otherwise leave the new name without its contents.
-        with_reserve(
-            lambda: disk.rename(temporary, self._path(name)), reserve, BLOCK_BYTES, purpose
-        )
+        self.with_reserve(lambda: disk.rename(temporary, self._path(name)))
         disk.sync_directory(self.data_path)
+
+    def with_reserve(self, work: Callable[[], Result]) -> Result:
+        """Do something that needs a block; on a full disk, with one of the reserve."""
+        return with_reserve(work, self.reserve, BLOCK_BYTES, Purpose.CATALOG)
 
     def probe(self, size_bytes: int) -> None:
         """Store a file of this size as a topic's messages are stored, and delete it.
@@ -317,12 +316,7 @@ class Removal(Task):
         if not self._folder.startswith(f"{trash}/") and not self._mark:
             target = catalog.trash_folder(self._retired_index)
             try:
-                with_reserve(
-                    lambda: catalog.disk.rename(self._folder, target),
-                    catalog.reserve,
-                    BLOCK_BYTES,
-                    Purpose.CATALOG,
-                )
+                catalog.with_reserve(lambda: catalog.disk.rename(self._folder, target))
             except DiskError as error:
                 if error.is_missing:
                     raise

@@ -241,12 +241,11 @@ def give_fresh(context: DeliveryContext, session: V2Session, count: int) -> int:
                 continue
         end, frames = _run_within(block, first, min(end, first + count - given), session)
         if session.sample_rate:
-            _send_sample(context, session, block, (first, end))
+            indexes = np.arange(first, end, dtype=np.int64)
+            run = DeliveryRun(block, indexes, np.zeros(len(indexes), np.uint16))
+            _send_copies(context, session, [run], is_first=True)
         else:
-            _send(context, session, frames, (first, end))
-        if channel.latencies is not None:
-            indexes = np.arange(first, end)
-            channel.in_flight.note_published(indexes, block.timestamps(indexes))
+            _send(context, session, block, frames, (first, end))
         _advance(channel, block, end)
         given += end - first
     return given
@@ -305,36 +304,26 @@ def _run_within(block: Block, first: int, end: int, session: V2Session) -> tuple
 
 
 def _send(
-    context: DeliveryContext, session: V2Session, frames: memoryview, run: tuple[int, int]
+    context: DeliveryContext,
+    session: V2Session,
+    block: Block,
+    frames: memoryview,
+    run: tuple[int, int],
 ) -> None:
+    """Send first deliveries as they are stored."""
     first, end = run
+    in_flight = context.channel.in_flight
     session.send(frames, len(frames), end - first)
     # All count as the first, which waited longest: a run must not cost more than one message.
     waited_ns = context.now.wall_ns - int.from_bytes(frames[TIMESTAMP])
     context.turn.waited.observe(waited_ns, end - first)
     deadline_ns = context.deadline_ns(session)
-    context.channel.in_flight.note_run(
+    in_flight.note_run(
         first, end, session.owner, now_ns=context.now.mono_ns, deadline_ns=deadline_ns
     )
-
-
-def _chosen(context: DeliveryContext, count: int, sample_rate: int) -> NDArray[np.bool_]:
-    """For each of `count` messages, whether a sampling client gets it; the others are finished."""
-    # Not `<`: NSQ skips a message if `rand.Int31n(100) > sampleRate`, so 42 keeps 43 %.
-    return context.turn.random.integers(0, 100, count) <= sample_rate
-
-
-def _send_sample(
-    context: DeliveryContext, session: V2Session, block: Block, run: tuple[int, int]
-) -> None:
-    indexes = np.arange(*run, dtype=np.int64)
-    keeps = _chosen(context, len(indexes), session.sample_rate)
-    if not keeps.all():
-        context.channel.ledger.note(
-            RecordKind.FINISHED, context.channel.name, *ranges_of(indexes[~keeps])
-        )
-    for kept in zip(*ranges_of(indexes[keeps]), strict=True):
-        _send(context, session, block.slice(*kept), kept)
+    if context.channel.latencies is not None:
+        indexes = np.arange(first, end)
+        in_flight.note_published(indexes, block.timestamps(indexes))
 
 
 class DeliveryRun(NamedTuple):
@@ -365,7 +354,7 @@ def give_again(context: DeliveryContext, session: V2Session, count: int) -> int:
     if runs and channel.settings.max_attempts:
         runs = _without_dead(context, runs)
     if runs:
-        _send_again(context, session, runs)
+        _send_copies(context, session, runs)
     channel.requeued.push_front(indexes[waits], attempts[waits])
     return len(indexes) - int(waits.sum())
 
@@ -381,16 +370,16 @@ def _collect(
     """
     channel = context.channel
     stream, log = channel.stream, channel.stream.log
-    is_gathering = channel.name in stream.gathering
-    misses_max = READS_MAX if is_gathering else len(indexes)
-    may_read = not is_gathering and channel.name not in stream.failed
+    is_reading = channel.name in stream.reading
+    misses_max = READS_MAX if is_reading else len(indexes)
+    may_read = not is_reading and channel.name not in stream.failed
     waits = np.zeros(len(indexes), np.bool_)
     runs: list[DeliveryRun] = []
     reads: list[BlockRead] = []
     room_bytes = session.room_bytes()
     misses = read_bytes = at = 0
     while at < len(indexes):
-        has_asked = len(reads) >= READS_MAX or read_bytes > stream.gather_bytes_max
+        has_asked = len(reads) >= READS_MAX or read_bytes > stream.read_bytes_max
         if room_bytes <= 0 or has_asked or misses >= misses_max:
             waits[at:] = True
             break
@@ -418,8 +407,7 @@ def _collect(
         at = end
         reads.append(read)
         read_bytes += read.place.extent.size
-    if reads:
-        stream.gather(reads, channel.name)
+    stream.want(reads, channel.name)
     return runs, waits
 
 
@@ -442,10 +430,17 @@ def _fitting(block: Block, indexes: Indexes, room_bytes: int) -> tuple[int, int]
     return count, int(filled[count - 1])
 
 
-def _send_again(context: DeliveryContext, session: V2Session, runs: list[DeliveryRun]) -> None:
-    channel = context.channel
+def _send_copies(
+    context: DeliveryContext,
+    session: V2Session,
+    runs: list[DeliveryRun],
+    *,
+    is_first: bool = False,
+) -> None:
+    """Send redeliveries, or first deliveries to a sampling client, with patched attempts."""
+    channel, turn, now = context
     if session.sample_rate:
-        runs = _sample_again(context, session, runs)
+        runs = _sampled(context, session, runs)
         if not runs:
             return
     indexes = np.concatenate([run.indexes for run in runs])
@@ -456,14 +451,17 @@ def _send_again(context: DeliveryContext, session: V2Session, runs: list[Deliver
     session.send(frames, len(frames), len(indexes))
     deadline_ns = context.deadline_ns(session)
     channel.in_flight.note_many(
-        indexes, raised, session.owner, now_ns=context.now.mono_ns, deadline_ns=deadline_ns
+        indexes, raised, session.owner, now_ns=now.mono_ns, deadline_ns=deadline_ns
     )
     if channel.latencies is not None:
         published = np.concatenate([run.block.timestamps(run.indexes) for run in runs])
         channel.in_flight.note_published(indexes, published)
-    channel.ledger.note(
-        RecordKind.REQUEUED, channel.name, indexes, np.zeros(len(indexes), np.int64), raised
-    )
+    if is_first:
+        turn.waited.observe(now.wall_ns - int.from_bytes(frames[TIMESTAMP]), len(indexes))
+    else:
+        channel.ledger.note(
+            RecordKind.REQUEUED, channel.name, indexes, np.zeros(len(indexes), np.int64), raised
+        )
 
 
 def _without_expired(context: DeliveryContext, runs: list[DeliveryRun]) -> list[DeliveryRun]:
@@ -496,16 +494,17 @@ def _without_dead(context: DeliveryContext, runs: list[DeliveryRun]) -> list[Del
     return kept
 
 
-def _sample_again(
+def _sampled(
     context: DeliveryContext, session: V2Session, runs: list[DeliveryRun]
 ) -> list[DeliveryRun]:
     """Select a sampling client's messages from the runs and finish the rest."""
-    kept = []
+    channel, kept = context.channel, []
     for run in runs:
-        keeps = _chosen(context, len(run.indexes), session.sample_rate)
+        # Not `<`: NSQ skips a message if `rand.Int31n(100) > sampleRate`, so 42 keeps 43 %.
+        keeps = context.turn.random.integers(0, 100, len(run.indexes)) <= session.sample_rate
         if not keeps.all():
             finished = ranges_of(run.indexes[~keeps])
-            context.channel.ledger.note(RecordKind.FINISHED, context.channel.name, *finished)
+            channel.ledger.note(RecordKind.FINISHED, channel.name, *finished)
         if keeps.any():
             kept.append(DeliveryRun(run.block, run.indexes[keeps], run.attempts[keeps]))
     return kept

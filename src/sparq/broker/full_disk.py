@@ -44,12 +44,12 @@ def make_room(needy: Topic, topics: Iterable[Topic], now: Instant) -> bool:
     del large[TRIED_MAX:]
     largest = max(map(_ledger_bytes, large), default=0)
     # If it is the largest itself, its own checkpoint frees the most space.
-    if _ledger_bytes(needy) > largest and needy.shrink_ledger(now):
+    if _ledger_bytes(needy) > largest and _shrink(needy, now):
         return True
     for topic in large:
-        if topic.shrink_ledger(now) and needy.writer is not None and needy.writer.write() is None:
+        if _shrink(topic, now) and needy.writer is not None and needy.writer.write() is None:
             return True
-    return needy.shrink_ledger(now)
+    return _shrink(needy, now)
 
 
 def shrink_largest(topics: Iterable[Topic], now: Instant) -> None:
@@ -64,7 +64,11 @@ def shrink_largest(topics: Iterable[Topic], now: Instant) -> None:
         if _ledger_bytes(topic) >= max(LARGE_BYTES, 2 * _state_bytes(topic))
     ]
     if large:
-        max(large, key=_ledger_bytes).shrink_ledger(now)
+        _shrink(max(large, key=_ledger_bytes), now)
+
+
+def _shrink(topic: Topic, now: Instant) -> bool:
+    return topic.writer is not None and topic.writer.shrink(now)
 
 
 def _ledger_bytes(topic: Topic) -> int:

@@ -1,21 +1,21 @@
-"""A channel's messages in flight, with owner and deadline: arrays over pages of indexes.
+"""A channel's messages in flight, with owner and deadline, as rows of tables.
 
-A page covers 4,096 indexes and exists only while one of them is in flight, so memory depends on the
-messages in flight and not on the backlog. Where only a few messages of a page are in flight, they
-are in a dictionary instead, at about 300 bytes each: a page takes 90 KiB. Owners are numbers that
-the channel assigns to its sessions; 0 means no owner. Invariants:
+A page is a table of 4,096 neighboring indexes and exists only while one of them is in flight, so
+memory depends on the messages in flight and not on the backlog. A page takes up to 120 KiB: where
+only a few of its messages are in flight, they are in one table of scattered messages instead, at
+less than 300 bytes each. Owners are numbers that the channel assigns to its sessions; 0 means no
+owner. Invariants:
 
-1. `owner[i] != 0` exactly for messages in flight in a page; `count` is the number in flight in
-   all. A message is either in a page or in `scattered`, never in both.
-2. `deadline_min` of a page is never above the earliest deadline of its messages. Finishing does not
-   raise it, so a page may be checked too early but never too late.
-3. An index that is in neither place is simply not in flight: callers need not check indexes.
+1. `owner[row] != 0` exactly for messages in flight. A message is in one table at most.
+2. `deadline_min` of a table is never above the earliest deadline of its messages. Finishing does
+   not raise it, so a table may be checked too early but never too late.
+3. An index that is in no table is simply not in flight: callers need not check indexes.
 4. Beyond `pages_kept` pages, pages hold `PAGE_MESSAGES_MIN` messages on average.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -32,11 +32,13 @@ PAGE_SIZE: Final = 1 << PAGE_BITS
 PAGE_MASK: Final = PAGE_SIZE - 1
 SPARE_PAGES_MAX: Final = 16
 PAGES_KEPT: Final = 16
-"""This many pages are kept however few messages they hold: 1.4 MiB."""
+"""This many pages are kept however few messages they hold: 1.9 MiB."""
 PAGE_MESSAGES_MIN: Final = 448
-"""A page with this many messages costs 200 bytes each."""
+"""A page with this many messages costs 270 bytes each."""
 RUN_FOR_PAGE: Final = 64
 """A group of redeliveries smaller than this gets no new page."""
+SCATTERED_KEPT: Final = 1024
+"""The table of scattered messages is kept if it has this many rows at most, even if it is empty."""
 
 DEAD_LETTERS: Final = 1
 """Owner of messages on their way to or from a dead-letter topic: no session."""
@@ -70,53 +72,61 @@ class Rows(NamedTuple):
     attempts: NDArray[np.uint16]
 
 
-class Flight(NamedTuple):
-    """A message in flight outside the pages; times in ns, `published_ns` of the wall clock."""
+class Table:
+    """Messages in flight by columns; `published` counts only where publish times are noted.
 
-    owner: int
-    deadline_ns: int
-    delivered_ns: int
-    attempts: int
-    published_ns: int = 0
+    Attributes:
+        first: in a page, the index of the first row.
+        index: in the table of scattered messages, the index of each row.
+    """
 
-
-class Page:
-    """The state of 4,096 neighboring indexes; `published` is None until a publish time is noted."""
-
-    __slots__ = (
-        "attempts",
-        "count",
-        "deadline",
-        "deadline_min",
-        "delivered_at",
-        "owner",
-        "published",
-    )
-
-    def __init__(self) -> None:
+    def __init__(self, size: int, *, is_page: bool = True) -> None:
         # Only the owners are zeroed: the other columns count only where an owner is set.
-        self.owner = np.zeros(PAGE_SIZE, np.uint32)
-        self.deadline = np.empty(PAGE_SIZE, np.int64)
-        self.delivered_at = np.empty(PAGE_SIZE, np.int64)
-        self.attempts = np.empty(PAGE_SIZE, np.uint16)
-        self.published: Indexes | None = None
+        self.owner = np.zeros(size, np.uint32)
+        self.deadline = np.empty(size, np.int64)
+        self.delivered_at = np.empty(size, np.int64)
+        self.attempts = np.empty(size, np.uint16)
+        self.published = np.empty(size, np.int64)
+        self.first = 0
+        self.index = None if is_page else np.empty(size, np.int64)
         self.count = 0
         self.deadline_min = NEVER
 
-    def rows(self, key: int, offsets: NDArray[np.int64]) -> Rows:
-        """The messages at these offsets; `key` is the page's key."""
+    def put(
+        self,
+        rows: slice | Indexes,
+        count: int,
+        *,
+        owner: int | NDArray[np.uint32],
+        deadline_ns: int | Indexes,
+        now_ns: int | Indexes,
+        attempts: int | NDArray[np.integer],
+    ) -> None:
+        """Fill this number of free rows."""
+        self.owner[rows] = owner
+        self.deadline[rows] = deadline_ns
+        self.delivered_at[rows] = now_ns
+        self.attempts[rows] = attempts
+        self.count += count
+        earliest_ns = deadline_ns if isinstance(deadline_ns, int) else int(deadline_ns.min())
+        self.deadline_min = min(self.deadline_min, earliest_ns)
+
+    def rows(self, at: Indexes) -> Rows:
+        """The messages in these rows."""
         return Rows(
-            offsets + (key << PAGE_BITS),
-            self.owner[offsets],
-            self.deadline[offsets],
-            self.delivered_at[offsets],
-            self.attempts[offsets],
+            at + self.first if self.index is None else self.index[at],
+            self.owner[at],
+            self.deadline[at],
+            self.delivered_at[at],
+            self.attempts[at],
         )
 
 
-_SPARE_PAGES: Final[list[Page]] = []
+_SPARE_PAGES: Final[list[Table]] = []
 """Empty pages, shared by all channels: a channel that keeps up empties its page in every turn, and
 needs one in the next."""
+
+_NO_ROWS: Final = Table(0).rows(np.empty(0, np.int64))
 
 
 class InFlight:
@@ -124,10 +134,11 @@ class InFlight:
 
     def __init__(self, pages_kept: int = PAGES_KEPT) -> None:
         self.count = 0
-        self._pages: dict[int, Page] = {}
+        self._pages: dict[int, Table] = {}
         self._pages_kept = pages_kept
-        self._scattered: dict[int, Flight] = {}
-        self._scattered_min_ns = NEVER
+        self._scattered = Table(0, is_page=False)
+        self._scattered_rows: dict[int, int] = {}
+        self._free_rows: list[int] = []
 
     # Delivering
 
@@ -145,20 +156,20 @@ class InFlight:
         Owner and deadline are one number for all of them or, within one page, one for each.
         """
         self.count += end - first
-        earliest_ns = deadline_ns if isinstance(deadline_ns, int) else int(deadline_ns.min())
         while first < end:
-            page = self._page(first >> PAGE_BITS)
             low = first & PAGE_MASK
-            high = min(low + end - first, PAGE_SIZE)
-            page.owner[low:high] = owner
-            page.deadline[low:high] = deadline_ns
-            page.delivered_at[low:high] = now_ns
-            page.attempts[low:high] = 1
-            page.count += high - low
-            page.deadline_min = min(page.deadline_min, earliest_ns)
-            first += high - low
-        if len(self._pages) > self._pages_kept:
-            self._thin_out()
+            count = min(end - first, PAGE_SIZE - low)
+            page = self._page(first >> PAGE_BITS)
+            page.put(
+                slice(low, low + count),
+                count,
+                owner=owner,
+                deadline_ns=deadline_ns,
+                now_ns=now_ns,
+                attempts=1,
+            )
+            first += count
+        self._thin_out()
 
     def note_many(
         self,
@@ -174,75 +185,79 @@ class InFlight:
         for key, low, high in page_groups(indexes):
             # Redeliveries are scattered: 5,500 of them in as many pages took 432 MiB.
             if key not in self._pages and high - low < RUN_FOR_PAGE:
-                counts = attempts[low:high].tolist()
-                for index, count in zip(indexes[low:high].tolist(), counts, strict=True):
-                    self._scattered[index] = Flight(owner, deadline_ns, now_ns, count)
-                self._scattered_min_ns = min(self._scattered_min_ns, deadline_ns)
-                continue
-            page = self._page(key)
-            offsets = indexes[low:high] & PAGE_MASK
-            page.owner[offsets] = owner
-            page.deadline[offsets] = deadline_ns
-            page.delivered_at[offsets] = now_ns
-            page.attempts[offsets] = attempts[low:high]
-            page.count += high - low
-            page.deadline_min = min(page.deadline_min, deadline_ns)
-        if len(self._pages) > self._pages_kept:
-            self._thin_out()
+                rows = self._new_rows(indexes[low:high])
+                table = self._scattered
+            else:
+                rows = indexes[low:high] & PAGE_MASK
+                table = self._page(key)
+            table.put(
+                rows,
+                high - low,
+                owner=owner,
+                deadline_ns=deadline_ns,
+                now_ns=now_ns,
+                attempts=attempts[low:high],
+            )
+        self._thin_out()
 
     def note_published(self, indexes: Indexes, wall_ns: Indexes) -> None:
         """Store when messages were published; ignored for messages that are not in flight."""
-        if self._scattered:
-            for index, published_ns in zip(indexes.tolist(), wall_ns.tolist(), strict=True):
-                if (flight := self._scattered.get(index)) is not None:
-                    self._scattered[index] = flight._replace(published_ns=published_ns)
-        for key, low, high in page_groups(indexes):
-            page = self._pages.get(key)
-            if page is None:
-                continue
-            if page.published is None:
-                page.published = np.zeros(PAGE_SIZE, np.int64)
-            page.published[indexes[low:high] & PAGE_MASK] = wall_ns[low:high]
+        for table, rows, at in self._located(indexes):
+            table.published[rows] = wall_ns[at]
 
     def published(self, indexes: Run | list[int], owner: int) -> Indexes:
         """Publish times of those messages that this owner has; duplicates count once."""
         # As in `finish`, where an id that occurs twice succeeds once.
         ascending = np.unique(np.asarray(indexes, np.int64))
         found = [np.empty(0, np.int64)]
-        for key, low, high in page_groups(ascending):
-            page = self._pages.get(key)
-            if page is not None and page.published is not None:
-                offsets = ascending[low:high] & PAGE_MASK
-                found.append(page.published[offsets[page.owner[offsets] == owner]])
-        if self._scattered:
-            flights = map(self._scattered.get, ascending.tolist())
-            times = [f.published_ns for f in flights if f is not None and f.owner == owner]
-            found.append(np.array(times, np.int64))
+        for table, rows, _ in self._located(ascending):
+            found.append(table.published[rows[table.owner[rows] == owner]])
         return np.concatenate(found)
 
-    def _page(self, key: int) -> Page:
+    def _page(self, key: int) -> Table:
         page = self._pages.get(key)
         if page is None:
-            page = self._pages[key] = _SPARE_PAGES.pop() if _SPARE_PAGES else Page()
+            page = self._pages[key] = _SPARE_PAGES.pop() if _SPARE_PAGES else Table(PAGE_SIZE)
+            page.first = key << PAGE_BITS
         return page
 
+    def _new_rows(self, indexes: Indexes) -> Indexes:
+        """Give these messages rows in the table of scattered messages."""
+        size, missing = len(self._scattered.owner), len(indexes) - len(self._free_rows)
+        if missing > 0:
+            # Doubled, so that a message is copied once on average.
+            before, grown = self._scattered, Table(2 * size + missing, is_page=False)
+            for column in ("owner", "deadline", "delivered_at", "attempts", "published", "index"):
+                getattr(grown, column)[:size] = getattr(before, column)
+            grown.count, grown.deadline_min = before.count, before.deadline_min
+            self._scattered = grown
+            self._free_rows += range(size, len(grown.owner))
+        rows = self._free_rows[-len(indexes) :]
+        del self._free_rows[-len(indexes) :]
+        self._scattered_rows.update(zip(indexes.tolist(), rows, strict=True))
+        assert self._scattered.index is not None
+        self._scattered.index[rows] = indexes
+        return np.array(rows, np.int64)
+
     def _thin_out(self) -> None:
-        """Move the messages of sparsely filled pages to `scattered` if there are too many pages."""
+        """Move the messages of sparse pages to `_scattered` if there are too many pages."""
         beyond = len(self._pages) - self._pages_kept
-        if beyond * PAGE_MESSAGES_MIN <= self.count - len(self._scattered):
+        if beyond <= 0 or beyond * PAGE_MESSAGES_MIN <= self.count - self._scattered.count:
             return
-        for key, page in list(self._pages.items()):
-            if page.count < PAGE_MESSAGES_MIN:
-                offsets = np.flatnonzero(page.owner)
-                rows = page.rows(key, offsets)
-                times = np.zeros(len(offsets), np.int64)
-                if page.published is not None:
-                    times = page.published[offsets]
-                flights = map(Flight, *(column.tolist() for column in (*rows[1:], times)))
-                self._scattered.update(zip(rows.indexes.tolist(), flights, strict=True))
-                self._scattered_min_ns = min(self._scattered_min_ns, page.deadline_min)
-                page.owner[offsets] = 0
-                self._shrink(key, page, len(offsets))
+        for page in [page for page in self._pages.values() if page.count < PAGE_MESSAGES_MIN]:
+            at = np.flatnonzero(page.owner)
+            moved, rows = page.rows(at), self._new_rows(at + page.first)
+            self._scattered.put(
+                rows,
+                len(at),
+                owner=moved.owners,
+                deadline_ns=moved.deadlines,
+                now_ns=moved.delivered_at,
+                attempts=moved.attempts,
+            )
+            self._scattered.published[rows] = page.published[at]
+            self._free(page, at, len(at))
+            self.count += len(at)
 
     # Taking back
 
@@ -266,19 +281,18 @@ class InFlight:
         # Compared as bytes, a page at a time: nearly always the whole run is one session's. With
         # `_finish_many` a FIN took 8 % more CPU at RDY 200.
         one = np.uint32(owner).tobytes()
-        parts: list[tuple[int, Page, slice]] = []
+        parts: list[tuple[Table, slice]] = []
         at = first
         while at < end:
-            key, low = at >> PAGE_BITS, at & PAGE_MASK
-            page, high = self._pages.get(key), min(low + end - at, PAGE_SIZE)
+            low = at & PAGE_MASK
+            page, high = self._pages.get(at >> PAGE_BITS), min(low + end - at, PAGE_SIZE)
             if page is None or page.owner[low:high].tobytes() != one * (high - low):
                 return False
-            parts.append((key, page, slice(low, high)))
+            parts.append((page, slice(low, high)))
             at += high - low
-        for key, page, part in parts:
+        for page, part in parts:
             page.owner[part] = 0
-            self._shrink(key, page, part.stop - part.start)
-        self.count -= end - first
+            self._shrink(page, part.stop - part.start)
         return True
 
     def _finish_few(self, indexes: list[int], owner: int) -> Freed:
@@ -286,9 +300,9 @@ class InFlight:
         freed: list[int] = []
         failures: list[tuple[int, int]] = []
         for position, index in enumerate(indexes):
-            page, found = self._find(index)
+            table, row, found = self._find(index)
             if found == owner:
-                self._free(index, page)
+                self._free(table, row, 1)
                 freed.append(index)
             else:
                 failures.append((position, NOT_OWNED if found else NOT_IN_FLIGHT))
@@ -309,188 +323,150 @@ class InFlight:
         order = np.argsort(indexes, kind="stable")
         ascending = indexes[order]
         owners = np.zeros(len(indexes), np.uint32)
-        for key, low, high in page_groups(ascending):
-            page = self._pages.get(key)
-            if page is not None:
-                owners[low:high] = page.owner[ascending[low:high] & PAGE_MASK]
-        if self._scattered:
-            for at in np.flatnonzero(owners == 0).tolist():
-                if (flight := self._scattered.get(int(ascending[at]))) is not None:
-                    owners[at] = flight.owner
+        for table, rows, at in self._located(ascending):
+            owners[at] = table.owner[rows]
         mine = owners == owner
         mine[1:] &= ascending[1:] != ascending[:-1]
         freed = ascending[mine]
-        self._free_many(freed)
+        self._free_all(freed)
         failures = [
             (int(order[at]), NOT_OWNED if owners[at] not in (0, owner) else NOT_IN_FLIGHT)
             for at in np.flatnonzero(~mine).tolist()
         ]
         return Freed(*ranges_of(freed), len(freed), sorted(failures))
 
-    def _find(self, index: int) -> tuple[Page | None, int]:
-        """The page that has a message, None if none has it, and the message's owner or 0."""
+    def _find(self, index: int) -> tuple[Table, int, int]:
+        """The table and the row of a message, and its owner; 0: it is not in flight."""
         page = self._pages.get(index >> PAGE_BITS)
         # `item` returns a Python int; indexing would create a numpy scalar first.
         if page is not None and (owner := page.owner.item(index & PAGE_MASK)):
-            return page, owner
-        flight = self._scattered.get(index)
-        return None, 0 if flight is None else flight.owner
+            return page, index & PAGE_MASK, owner
+        row = self._scattered_rows.get(index, -1)
+        return self._scattered, row, 0 if row < 0 else self._scattered.owner.item(row)
 
-    def _free(self, index: int, page: Page | None) -> None:
-        """Free a message that is in this page, or in `scattered` (None)."""
-        self.count -= 1
-        if page is None:
-            del self._scattered[index]
-        else:
-            page.owner[index & PAGE_MASK] = 0
-            self._shrink(index >> PAGE_BITS, page, 1)
-
-    def _free_many(self, freed: Indexes) -> None:
-        """Free messages that are in flight; `freed` is ascending."""
-        self.count -= len(freed)
-        for key, low, high in page_groups(freed):
+    def _located(self, ascending: Indexes) -> Iterator[tuple[Table, Indexes, Indexes]]:
+        """Of messages in flight: a table, rows in it, and their positions among the indexes."""
+        for key, low, high in page_groups(ascending):
             page = self._pages.get(key)
-            apart = freed[low:high]
             if page is not None:
-                offsets = apart & PAGE_MASK
-                apart = apart[page.owner[offsets] == 0]
-                page.owner[offsets] = 0
-                self._shrink(key, page, high - low - len(apart))
-            for index in apart.tolist():
-                del self._scattered[index]
+                rows = ascending[low:high] & PAGE_MASK
+                here = np.flatnonzero(page.owner[rows])
+                yield page, rows[here], here + low
+        if self._scattered_rows:
+            rows = np.array([self._scattered_rows.get(i, -1) for i in ascending.tolist()], np.int64)
+            here = np.flatnonzero(rows >= 0)
+            yield self._scattered, rows[here], here
 
-    def _shrink(self, key: int, page: Page, count: int) -> None:
-        page.count -= count
-        if not page.count:
-            del self._pages[key]
-            if len(_SPARE_PAGES) < SPARE_PAGES_MAX:
-                # All owners are 0 now; the other columns count only where an owner is set.
-                page.published = None
-                page.deadline_min = NEVER
-                _SPARE_PAGES.append(page)
+    def _free(self, table: Table, rows: int | Indexes, count: int) -> None:
+        """Free rows of messages in flight."""
+        table.owner[rows] = 0
+        if table.index is not None:
+            self._free_rows += np.atleast_1d(rows).tolist()
+            for index in np.atleast_1d(table.index[rows]).tolist():
+                del self._scattered_rows[index]
+        self._shrink(table, count)
+
+    def _shrink(self, table: Table, count: int) -> None:
+        self.count -= count
+        table.count -= count
+        if table.count:
+            return
+        table.deadline_min = NEVER
+        if table.index is not None:
+            if len(table.owner) > SCATTERED_KEPT:
+                self._scattered, self._free_rows = Table(0, is_page=False), []
+            return
+        del self._pages[table.first >> PAGE_BITS]
+        if len(_SPARE_PAGES) < SPARE_PAGES_MAX:
+            # All owners are 0 now; the other columns count only where an owner is set.
+            _SPARE_PAGES.append(table)
+
+    def _free_all(self, ascending: Indexes) -> None:
+        """Free those of these messages that are in flight."""
+        for table, rows, _ in self._located(ascending):
+            self._free(table, rows, len(rows))
 
     def release(self, index: int, owner: int) -> int:
         """Take one message back; returns its deliveries so far, NOT_IN_FLIGHT or NOT_OWNED."""
-        page, found = self._find(index)
+        table, row, found = self._find(index)
         if found != owner:
             return NOT_OWNED if found else NOT_IN_FLIGHT
-        attempts = (
-            self._scattered[index].attempts
-            if page is None
-            else page.attempts.item(index & PAGE_MASK)
-        )
-        self._free(index, page)
+        attempts = table.attempts.item(row)
+        self._free(table, row, 1)
         return attempts
 
     def touch(self, index: int, owner: int, deadline_ns: int, cap_ns: int) -> int:
         """Set a deadline, to delivery + `cap_ns` at most; returns 1, NOT_IN_FLIGHT or NOT_OWNED."""
-        page, found = self._find(index)
+        table, row, found = self._find(index)
         if found != owner:
             return NOT_OWNED if found else NOT_IN_FLIGHT
-        if page is None:
-            flight = self._scattered[index]
-            deadline_ns = min(deadline_ns, flight.delivered_ns + cap_ns)
-            self._scattered[index] = flight._replace(deadline_ns=deadline_ns)
-            self._scattered_min_ns = min(self._scattered_min_ns, deadline_ns)
-        else:
-            offset = index & PAGE_MASK
-            deadline_ns = min(deadline_ns, page.delivered_at.item(offset) + cap_ns)
-            page.deadline[offset] = deadline_ns
-            page.deadline_min = min(page.deadline_min, deadline_ns)
+        deadline_ns = min(deadline_ns, table.delivered_at.item(row) + cap_ns)
+        table.deadline[row] = deadline_ns
+        table.deadline_min = min(table.deadline_min, deadline_ns)
         return 1
 
     def expire(self, now_ns: int) -> Rows:
         """Take back all messages whose deadline has passed."""
         found: list[Rows] = []
-        for key, page in self._pages.items():
-            if page.deadline_min <= now_ns:
-                taken = page.owner != 0
-                due = taken & (page.deadline <= now_ns)
+        for table in self._tables():
+            if table.deadline_min <= now_ns:
+                taken = table.owner != 0
+                due = taken & (table.deadline <= now_ns)
                 # Exact again: finished messages leave the minimum too low (invariant 2).
-                later = page.deadline[taken & ~due]
-                page.deadline_min = int(later.min()) if len(later) else NEVER
-                found.append(page.rows(key, np.flatnonzero(due)))
-        if self._scattered_min_ns <= now_ns:
-            scattered = self._scattered
-            due_indexes = [i for i, one in scattered.items() if one.deadline_ns <= now_ns]
-            found.append(self._scattered_rows(due_indexes))
-            later_ns = (one.deadline_ns for one in scattered.values() if one.deadline_ns > now_ns)
-            self._scattered_min_ns = min(later_ns, default=NEVER)
+                later = table.deadline[taken & ~due]
+                table.deadline_min = int(later.min()) if len(later) else NEVER
+                found.append(table.rows(np.flatnonzero(due)))
         return self._take(joined(found))
 
     def release_owner(self, owner: int) -> Rows:
         """Take back all messages of one owner."""
-        found = [
-            page.rows(key, np.flatnonzero(page.owner == owner)) for key, page in self._pages.items()
-        ]
-        mine = [index for index, one in self._scattered.items() if one.owner == owner]
-        return self._take(joined([*found, self._scattered_rows(mine)]))
+        found = [table.rows(np.flatnonzero(table.owner == owner)) for table in self._tables()]
+        return self._take(joined(found))
 
     def take(self, indexes: Indexes) -> Rows:
         """Take back those of these ascending indexes that are in flight, from any owner."""
         return self._take(self.rows_of(indexes))
 
     def _take(self, rows: Rows) -> Rows:
-        self._free_many(rows.indexes)
-        if len(self._pages) > self._pages_kept:
-            self._thin_out()
+        self._free_all(rows.indexes)
+        self._thin_out()
         return rows
 
     def clear(self) -> None:
         """Drop all messages, for example when a channel is emptied."""
         self.count = 0
         self._pages.clear()
-        self._scattered.clear()
+        self._scattered = Table(0, is_page=False)
+        self._scattered_rows.clear()
+        self._free_rows.clear()
 
     # Inspecting
 
+    def _tables(self) -> list[Table]:
+        return [*self._pages.values(), self._scattered]
+
     def next_deadline_ns(self) -> int:
         """A lower bound of the earliest deadline; NEVER: no message is in flight."""
-        found = self._scattered_min_ns if self._scattered else NEVER
-        return min([found, *(page.deadline_min for page in self._pages.values())])
+        return min(table.deadline_min for table in self._tables())
 
     def rows(self) -> Rows:
         """All messages in flight."""
-        found = [page.rows(key, np.flatnonzero(page.owner)) for key, page in self._pages.items()]
-        return joined([*found, self._scattered_rows(self._scattered)])
+        return joined([table.rows(np.flatnonzero(table.owner)) for table in self._tables()])
 
     def rows_of(self, indexes: Indexes) -> Rows:
         """Those of these ascending indexes that are in flight."""
-        found: list[Rows] = []
-        for key, low, high in page_groups(indexes):
-            page = self._pages.get(key)
-            if page is not None:
-                offsets = indexes[low:high] & PAGE_MASK
-                found.append(page.rows(key, offsets[page.owner[offsets] != 0]))
-        scattered = [index for index in indexes.tolist() if index in self._scattered]
-        return joined([*found, self._scattered_rows(scattered)])
-
-    def _scattered_rows(self, indexes: Iterable[int]) -> Rows:
-        """These messages of `scattered`, ascending."""
-        found = [(index, *self._scattered[index]) for index in sorted(indexes)]
-        columns = np.array(found, np.int64).reshape(-1, 1 + len(Flight._fields)).T
-        index, owner, deadline, delivered, attempts, _ = columns
-        return Rows(index, owner.astype(np.uint32), deadline, delivered, attempts.astype(np.uint16))
+        return joined([table.rows(rows) for table, rows, _ in self._located(indexes)])
 
     def indexes(self) -> Indexes:
-        """The indexes of all messages in flight, in no particular order."""
-        found = [
-            np.flatnonzero(page.owner) + (key << PAGE_BITS) for key, page in self._pages.items()
-        ]
-        scattered = np.fromiter(self._scattered, np.int64, len(self._scattered))
-        return np.concatenate([*found, scattered])
+        """The indexes of all messages in flight, ascending."""
+        return self.rows().indexes
 
 
 def joined(found: Sequence[Rows]) -> Rows:
     """Join several results into one, ascending."""
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        none = np.empty(0, np.int64)
-        return Rows(none, none.astype(np.uint32), none, none, none.astype(np.uint16))
-    indexes, *others = (np.concatenate(columns) for columns in zip(*found, strict=True))
-    order = np.argsort(indexes, kind="stable")
-    return Rows(indexes[order], *(column[order] for column in others))
+    columns = [np.concatenate(parts) for parts in zip(_NO_ROWS, *found, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    return Rows(*(column[order] for column in columns))
 
 
 def page_groups(indexes: Indexes) -> Iterator[tuple[int, int, int]]:

@@ -13,12 +13,15 @@ An ephemeral channel has a `NoLedger` instead of a ledger.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from sparq.broker.health import Health, Trouble
 from sparq.broker.options import NEVER
 from sparq.log.disk import DiskError
 from sparq.log.ledger import Checkpoint, Ledger, LedgerSync
 from sparq.log.records import Indexes, RecordKind, TopicState
 from sparq.log.reserve import Purpose
+from sparq.log.task import Task
 from sparq.options.units import SECOND
 from sparq.protocol.instant import Instant
 
@@ -49,11 +52,31 @@ class LedgerWriter:
         has_failed: whether a write, sync or checkpoint has failed, and not succeeded since.
     """
 
-    def __init__(self, ledger: Ledger, sync_timeout_ns: int) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        topic: str,
+        *,
+        sync_timeout_ns: int,
+        health: Health,
+        state: Callable[[Instant], TopicState],
+        submit: Callable[[Task, Callable[[Instant], None]], None],
+    ) -> None:
+        """Prepare for a ledger.
+
+        Args:
+            ledger: the ledger.
+            topic: the topic's name.
+            sync_timeout_ns: see `--sync-timeout`.
+            health: takes the ledger's failures.
+            state: returns the topic's state, for a checkpoint.
+            submit: hands out a task, and takes the function that is called when it has run.
+        """
         self.ledger = ledger
         self.due_ns = NEVER
         self.has_failed = False
-        self._sync_timeout_ns = sync_timeout_ns
+        self._topic, self._sync_timeout_ns, self._health = topic, sync_timeout_ns, health
+        self._state, self._submit = state, submit
         self._for_sync: list[tuple[int, Waiter]] = []
         self._for_write: list[tuple[int, Waiter]] = []
         # A start may find records that an earlier run has written but not synced.
@@ -90,63 +113,63 @@ class LedgerWriter:
         return None
 
     def written(self, error: DiskError | None, now: Instant) -> None:
-        """Handle the result of a write, and call the waiters whose wait is over."""
+        """Handle the result of a write: call the waiters whose wait is over, and begin a task."""
         # A write proves nothing about a file whose sync has failed.
         self.has_failed = error is not None or (self.has_failed and self.ledger.is_poisoned)
         if error is not None:
+            self._note_failure(error)
             self.due_ns = now.mono_ns + WRITE_AGAIN_NS
         # An earlier time stays: the oldest unsynced record decides when to sync.
         elif now.mono_ns + self._sync_timeout_ns < self.due_ns and not self.is_synced():
             self.due_ns = now.mono_ns + self._sync_timeout_ns
         if self._for_write or self._for_sync:
             self._end_waits(error, now)
+        if error is None:
+            self._begin_task(now)
 
-    def must_sync_now(self, now: Instant) -> bool:
-        """Handle a sync or write retry that is due; returns whether to sync."""
+    def _note_failure(self, error: DiskError) -> None:
+        self._health.fail(Trouble.LEDGER, self._topic, f"writing a ledger failed: {error}", error)
+
+    def on_time(self, now: Instant) -> None:
+        """Begin the sync that is due, or repeat the write."""
         if now.mono_ns < self.due_ns:
-            return False
+            return
         self.due_ns = NEVER
         # A sync would miss records whose write has failed: they are written first.
         if self.is_written():
-            return True
-        self.ledger.has_news = True
-        return False
+            self._begin_task(now, to_sync=True)
+        else:
+            self.ledger.has_news = True
 
-    def next_task(
-        self, state: Callable[[Instant], TopicState], now: Instant, *, to_sync: bool = False
-    ) -> LedgerSync | Checkpoint | None:
-        """Return the sync or checkpoint that is needed; None: none is, or a task is running.
+    def _begin_task(self, now: Instant, *, to_sync: bool = False) -> None:
+        """Submit the sync or checkpoint that is needed, unless a task is running.
 
         Args:
-            state: returns the topic's state, for a checkpoint.
             now: the current time.
             to_sync: whether the written records must be synced even if no waiter waits for that.
                 After a failed sync the file cannot be trusted, and a checkpoint must replace it.
-
-        Raises:
-            DiskError: a checkpoint cannot begin; the old file is still appended to.
         """
-        ledger, task = self.ledger, None
+        if self._health.troubles and not self.has_failed:
+            self._health.recover(Trouble.LEDGER, self._topic)
+        ledger = self.ledger
         to_sync |= bool(self._for_sync)
         if self._working or not (to_sync or ledger.wants_checkpoint):
-            return None
-        if to_sync:
-            task = ledger.sync_task()
+            return
+        task: LedgerSync | Checkpoint | None = ledger.sync_task() if to_sync else None
         is_unsynced = to_sync and ledger.synced_mark < ledger.written_mark
-        if task is not None or not (ledger.wants_checkpoint or is_unsynced):
-            self._working = task is not None
-            return task
-        checkpoint = ledger.checkpoint_task(state(now))
-        self._working = checkpoint is not None
-        return checkpoint
+        if task is None and (ledger.wants_checkpoint or is_unsynced):
+            try:
+                task = ledger.checkpoint_task(self._state(now))
+            except DiskError as error:  # the old file is still appended to
+                self._note_failure(error)
+                self.has_failed = True
+                self.due_ns = min(self.due_ns, now.mono_ns + self._sync_timeout_ns)
+                self._end_waits(error, now)
+        if task is not None:
+            self._working = True
+            self._submit(task, partial(self.finish, task))
 
-    def refused(self, error: DiskError, now: Instant) -> None:
-        """Handle a checkpoint that could not begin."""
-        self.has_failed = True
-        self.due_ns = min(self.due_ns, now.mono_ns + self._sync_timeout_ns)
-        self._end_waits(error, now)
-
-    def shrink(self, state: TopicState) -> bool:
+    def shrink(self, now: Instant) -> bool:
         """Replace the records by a checkpoint at once, using the space that the reserve holds.
 
         False: there is not enough space, the checkpoint failed, or one is running already.
@@ -154,7 +177,7 @@ class LedgerWriter:
         try:
             # In the event loop and one at a time: the turn's replies wait for the space, and
             # several checkpoints at once took the space that each of them was to free.
-            task = self.ledger.checkpoint_task(state, Purpose.CHECKPOINT)
+            task = self.ledger.checkpoint_task(self._state(now), Purpose.CHECKPOINT)
         except DiskError:
             return False
         if task is None:
@@ -168,6 +191,10 @@ class LedgerWriter:
         self._working = False
         self.ledger.finish(task)
         self.has_failed = task.error is not None or (self.has_failed and not self.is_written())
+        if task.error is not None:
+            self._note_failure(task.error)
+        elif not self.has_failed:
+            self._health.recover(Trouble.LEDGER, self._topic)
         self._end_waits(task.error, now)
         # Records noted while the task ran need another one, which the end of the turn begins.
         if self._for_sync or not self.is_synced():

@@ -49,7 +49,7 @@ class QueueSettings:
     Attributes:
         max_channels, max_topic_bytes: topic limits, see above.
         max_topic_messages, drop_oldest: see `bounds`.
-        max_publish_rate, max_client_publish_rate: see `rates`.
+        max_publish_rate, max_client_publish_rate: see `publishing`.
         max_channel_consumers: channel limit.
         max_channel_lag_bytes, max_channel_lag_time_ns: channel limits; the oldest are voided.
         max_attempts, message_ttl_ns: channel settings; see `dead_letters` and `delivery`.

@@ -1,4 +1,4 @@
-"""Publishes waiting for the disk: a group commit for each topic, one at a time.
+"""Publishes of a topic that wait for the disk or for a rate: a group commit, one at a time.
 
 1. While a commit is in flight, new publishes wait; the next batch takes them in order of arrival,
    up to 256 KiB or 4,096 messages. A publish is never split, and a single one may be larger.
@@ -14,18 +14,24 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sparq.broker.counts import TopicCounts
 from sparq.broker.dead_letters import Only
 from sparq.broker.options import NEVER, BrokerOptions
-from sparq.broker.rates import Rates
 from sparq.broker.session import Slot, V2Session
 from sparq.broker.turn import Turn
+from sparq.options.units import SECOND
 from sparq.protocol import layout
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import Instant
+
+BURST_NS: Final = SECOND
+HELD_NS: Final = SECOND
+CLIENTS_KEPT: Final = 1_024
+"""Above this number, clients that have used up nothing are forgotten. A search for them runs only
+when the number has doubled since the last one, so the average cost per publish stays constant."""
 
 
 class Publish(NamedTuple):
@@ -86,6 +92,60 @@ def answer(
             # A fatal error closes the connection: a run of PUBs gets no second one.
             slot.data = layout.error(refused.frame_text()) * (1 if fatal else publish.oks)
             session.closing |= fatal
+
+
+class Rates:
+    """How much of their rates a topic's publishers have used, all together and each client.
+
+    Times are of the monotonic clock (ns).
+
+    1. A rate is messages per second. A burst of one second's messages is accepted at once. Faster
+       messages are held until their time; those that would be held longer than `HELD_NS` are
+       refused.
+    2. One publish is accepted or refused as a whole, whatever its size; the next ones wait for the
+       time that a large one uses.
+    3. A client is a connection; all publishes over HTTP together count as one client.
+    4. Held publishes are released in order of their times, which ascend for each client: so the
+       messages of a connection keep their order.
+    """
+
+    def __init__(self) -> None:
+        self._topic_ns = 0
+        self._clients: dict[int, int] = {}
+        self._clients_max = CLIENTS_KEPT
+
+    def ready_ns(
+        self, client: int, count: int, now_ns: int, topic_rate: int, client_rate: int
+    ) -> int | None:
+        """When messages may go to the log, now at the earliest; None: they are refused.
+
+        Args:
+            client: a session's id; 0: HTTP.
+            count: number of messages.
+            now_ns: the current time.
+            topic_rate: messages per second for all clients; 0: unlimited.
+            client_rate: messages per second for this client; 0: unlimited.
+        """
+        # A rate is one number, the time up to which it is used up: nothing has to be refilled.
+        of_topic = max(self._topic_ns, now_ns)
+        of_client = max(self._clients.get(client, 0), now_ns)
+        ready_ns = now_ns
+        if topic_rate:
+            ready_ns = max(ready_ns, of_topic - BURST_NS)
+        if client_rate:
+            ready_ns = max(ready_ns, of_client - BURST_NS)
+        if ready_ns - now_ns > HELD_NS:
+            return None
+        # Only accepted publishes use up a rate: one that is refused and sent again would otherwise
+        # delay itself and all others.
+        if topic_rate:
+            self._topic_ns = of_topic + count * SECOND // topic_rate
+        if client_rate:
+            self._clients[client] = of_client + count * SECOND // client_rate
+            if len(self._clients) > self._clients_max:
+                self._clients = {who: ns for who, ns in self._clients.items() if ns > now_ns}
+                self._clients_max = max(CLIENTS_KEPT, 2 * len(self._clients))
+        return ready_ns
 
 
 class Publishing:

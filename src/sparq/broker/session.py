@@ -54,8 +54,8 @@ class Slot:
 class TlsFacts(NamedTuple):
     """The result of a TLS handshake, named as in `/stats`."""
 
-    cipher_suite: str
-    version: str
+    cipher_suite: str = ""
+    version: str = ""
     negotiated_protocol: str = ""
     negotiated_protocol_is_mutual: bool = False
     common_name: str = ""

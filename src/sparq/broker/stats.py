@@ -9,21 +9,36 @@ thousands may pause in between.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
 
+from sparq.broker.counts import ChannelCounts, TopicCounts
 from sparq.broker.latency import OFF, Latency, merged
+from sparq.broker.session import TlsFacts, V2Session
 from sparq.options.units import SECOND
 
 SEARCH_STEPS_MAX: Final = 64
 """Maximum number of gaps that are skipped in the search for the cursor's next message."""
 
+_OF_TOPIC_COUNTS: Final = [one.name for one in fields(TopicCounts) if one.name[0] != "_"]
+_OF_CHANNEL_COUNTS: Final = [one.name for one in fields(ChannelCounts) if one.name[0] != "_"]
+_OF_SESSION: Final = (
+    *("client_id", "hostname", "remote_address", "state", "ready_count", "in_flight_count"),
+    *("message_count", "finish_count", "requeue_count", "sample_rate", "deflate", "snappy"),
+    *("user_agent", "authed", "auth_identity", "auth_identity_url"),
+    *("topology_zone", "topology_region"),
+)
+"""Attributes of topics, channels and sessions that are figures of the same name."""
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
     from sparq.broker.channel import Channel
-    from sparq.broker.session import V2Session
     from sparq.broker.topic import Topic
     from sparq.protocol.instant import Instant
+
+
+def _copied(source: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}
 
 
 @dataclass(slots=True)
@@ -151,14 +166,13 @@ def channels_of(topic: Topic, channel_name: str | None) -> list[Channel]:
 
 def of_topic(topic: Topic, now: Instant) -> TopicStats:
     """A topic's own statistics; `channels` is left empty."""
-    log, depth, counts = topic.stream.log, topic.depth(), topic.counts
+    log, depth = topic.stream.log, topic.depth()
     return TopicStats(
         topic_name=topic.name,
         channels=[],
         depth=depth,
         backend_depth=max(0, depth - topic.options.mem_queue_size),
-        message_count=counts.message_count,
-        message_bytes=counts.message_bytes,
+        **_copied(topic.counts, _OF_TOPIC_COUNTS),
         paused=topic.paused,
         e2e_processing_latency=latency_of(topic, now),
         log=log.log_id.hex(),
@@ -169,9 +183,6 @@ def of_topic(topic: Topic, now: Instant) -> TopicStats:
         unsynced_messages=log.unsynced.count,
         unsynced_bytes=log.unsynced.size_bytes,
         damaged_messages=sum(damage.messages for damage in log.damage),
-        refused_count=counts.refused_count,
-        given_up_count=counts.given_up_count,
-        held_count=counts.held_count,
     )
 
 
@@ -186,7 +197,7 @@ def latency_of(topic: Topic, now: Instant) -> Latency:
 
 def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelStats:
     """A channel's statistics; `clients` is left out."""
-    depth, hold, counts = channel.depth(), channel.hold, channel.counts
+    depth, hold = channel.depth(), channel.hold
     window, committed_ns = channel.latencies, channel.committed_mono_ns
     since_commit_ns = None if hold is None or committed_ns is None else now.mono_ns - committed_ns
     inspection = channel.stream.log.inspection
@@ -198,11 +209,7 @@ def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelSt
         in_flight_count=channel.in_flight.count,
         deferred_count=channel.deferred_count(),
         message_count=channel.message_count,
-        zone_local_msg_count=counts.zone_local_msg_count,
-        region_local_msg_count=counts.region_local_msg_count,
-        global_msg_count=counts.global_msg_count,
-        requeue_count=counts.requeue_count,
-        timeout_count=counts.timeout_count,
+        **_copied(channel.counts, _OF_CHANNEL_COUNTS),
         client_count=len(channel.sessions),
         clients=None,
         paused=channel.paused,
@@ -211,16 +218,11 @@ def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelSt
         ),
         range_reader=hold.session.remote_address if hold is not None else None,
         cursor=str(channel.cursor),
-        finish_count=counts.finish_count,
         ready_count=sum(session.ready_count for session in channel.sessions.values()),
-        voided_count=counts.voided_count,
         oldest_waiting_seconds=_seconds(waiting_ns),
         clear_seconds=_seconds(channel.outlook.clear_ns(depth, now)),
         range_query=hold.session.user_agent if hold is not None else None,
         range_commit_seconds=_seconds(since_commit_ns),
-        expired_count=counts.expired_count,
-        dead_letter_count=counts.dead_letter_count,
-        redriven_count=counts.redriven_count,
     )
 
 
@@ -235,35 +237,14 @@ def of_client(session: V2Session, topic_name: str | None) -> ClientStats:
         for topic, count in session.pub_counts.items()
         if topic_name in (None, topic)
     ]
-    tls = session.tls
+    tls = session.tls or TlsFacts()
     return ClientStats(
-        client_id=session.client_id,
-        hostname=session.hostname,
+        **_copied(session, _OF_SESSION),
         version="V2",
-        remote_address=session.remote_address,
-        state=session.state,
-        ready_count=session.ready_count,
-        in_flight_count=session.in_flight_count,
-        message_count=session.message_count,
-        finish_count=session.finish_count,
-        requeue_count=session.requeue_count,
         connect_ts=session.connect_wall_ns // SECOND,
-        sample_rate=session.sample_rate,
-        deflate=session.deflate,
-        snappy=session.snappy,
-        user_agent=session.user_agent,
-        authed=session.authed,
-        auth_identity=session.auth_identity,
-        auth_identity_url=session.auth_identity_url,
-        topology_zone=session.topology_zone,
-        topology_region=session.topology_region,
         pub_counts=counts or None,
-        tls=tls is not None,
-        tls_cipher_suite="" if tls is None else tls.cipher_suite,
-        tls_version="" if tls is None else tls.version,
-        tls_negotiated_protocol="" if tls is None else tls.negotiated_protocol,
-        tls_negotiated_protocol_is_mutual=tls is not None and tls.negotiated_protocol_is_mutual,
-        tls_common_name="" if tls is None else tls.common_name,
+        tls=session.tls is not None,
+        **{f"tls_{name}": value for name, value in tls._asdict().items()},
     )
 
 

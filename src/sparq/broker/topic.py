@@ -29,8 +29,7 @@ from sparq.broker.stream import ExtentReads, Stream
 from sparq.broker.trimming import Trimming
 from sparq.broker.turn import TopicTask, Turn
 from sparq.log.commit import Commit
-from sparq.log.disk import DiskError
-from sparq.log.ledger import Checkpoint, Ledger, LedgerSync
+from sparq.log.ledger import Ledger
 from sparq.log.log import Log
 from sparq.log.records import RecordKind, TopicState
 from sparq.log.task import Task
@@ -81,7 +80,16 @@ class Topic:
         self.channels: dict[str, Channel] = {}
         self.counts = TopicCounts()
         self.publishing = Publishing(options, self.counts)
-        self.writer = None if ledger is None else LedgerWriter(ledger, options.sync_timeout_ns)
+        self.writer: LedgerWriter | None = None
+        if ledger is not None:
+            self.writer = LedgerWriter(
+                ledger,
+                name,
+                sync_timeout_ns=options.sync_timeout_ns,
+                health=turn.health,
+                state=self.state,
+                submit=self.submit,
+            )
         self.trimming = Trimming(
             self.stream,
             self.channels,
@@ -447,8 +455,7 @@ class Topic:
             is_late = stream.log.sync_due(now) and not self.sync_file()
             self.expect(now.mono_ns + (SYNC_RETRY_NS if is_late else self.options.sync_timeout_ns))
         if self.writer is not None:
-            if self.writer.must_sync_now(now):
-                self._work_on_ledger(self.writer, now, to_sync=True)
+            self.writer.on_time(now)
             self.expect(self.writer.due_ns)
         self.turn.topics[self] = None
 
@@ -457,50 +464,6 @@ class Topic:
         if (commit := self.stream.log.sync_task()) is not None:
             self.submit(commit, partial(self.take_commit, commit, []))
         return commit is not None
-
-    # The ledger
-
-    def ledger_written(self, error: DiskError | None, now: Instant) -> None:
-        """Handle the result of the turn's ledger write, and answer the waiters it completes."""
-        writer = self.writer
-        if writer is None:
-            return
-        if error is not None:
-            self._ledger_failed(error)
-        writer.written(error, now)
-        if error is None:
-            self._work_on_ledger(writer, now)
-        self.expect(writer.due_ns)
-
-    def _ledger_failed(self, error: DiskError) -> None:
-        note = f"writing a ledger failed: {error}"
-        self.turn.health.fail(Trouble.LEDGER, self.name, note, error)
-
-    def _work_on_ledger(self, writer: LedgerWriter, now: Instant, *, to_sync: bool = False) -> None:
-        """Submit the sync or checkpoint that the ledger needs, unless one is running."""
-        if self.turn.health.troubles and not writer.has_failed:
-            self.turn.health.recover(Trouble.LEDGER, self.name)
-        try:
-            task = writer.next_task(self.state, now, to_sync=to_sync)
-        except DiskError as error:
-            self._ledger_failed(error)
-            writer.refused(error, now)
-            return
-        if task is not None:
-            self.submit(task, partial(self._take_ledger_task, writer, task))
-
-    def _take_ledger_task(
-        self, writer: LedgerWriter, task: LedgerSync | Checkpoint, now: Instant
-    ) -> None:
-        if task.error is not None:
-            self._ledger_failed(task.error)
-        writer.finish(task, now)
-        if not writer.has_failed:
-            self.turn.health.recover(Trouble.LEDGER, self.name)
-
-    def shrink_ledger(self, now: Instant) -> bool:
-        """Replace the ledger's records by their state at once; False: it was not possible."""
-        return self.writer is not None and self.writer.shrink(self.state(now))
 
     # Files
 
