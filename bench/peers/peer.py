@@ -170,7 +170,7 @@ class Program(SupervisedProcess):
 
     def __init__(self, command: Sequence[str], folder: Path, port: int) -> None:
         variables, log = dict(os.environ), folder / "output.txt"
-        super().__init__(command[0], command, log, environment=variables, folder=folder)
+        super().__init__(command[0], [*command], log, environment=variables, folder=folder)
         self.port = port
 
     def start(self) -> None:

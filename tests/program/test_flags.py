@@ -7,8 +7,10 @@ import pytest
 from sparq.options.declare import differing, flags_of
 from sparq.options.mistakes import Mistake
 from sparq.options.units import SECOND
-from sparq.program.flags import end, help_page, parse, parse_again, warn
+from sparq.program.flags import end, help_page, parse_again, warn
 from tests.program.sample import FATAL, Options, file, options, refused
+
+NO_FLAG = "is not a flag: remove it, or write it as a flag's value, --name=value"
 
 
 def test_without_flags_everything_has_its_default() -> None:
@@ -57,24 +59,24 @@ def test_numbers_may_have_gos_prefixes(text: str, value: int) -> None:
         ),
         (["--mode=first"], "--mode=first is unknown: did you mean fast?"),
         (["--mode=x"], "--mode=x is unknown: use slow or fast"),
+        (["word", "--node-id=3"], f'"word" {NO_FLAG}'),
+        (["-"], f'"-" {NO_FLAG}'),
+        (["--", "-node-id=3"], f'"-node-id=3" {NO_FLAG}'),
+        (["--deflate", "false"], '"false" after --deflate is not its value: write --deflate=false'),
+        (["tcp-address=a:1"], '"tcp-address=a:1" is not a flag: write --tcp-address=a:1'),
+        (["tcp_address=a:_"], '"tcp_address=a:_" is not a flag: write --tcp-address=a:_'),
     ],
 )
 def test_a_wrong_flag_ends_with_1_and_one_sentence(
     capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
-    """A wrong flag ends with status 1 and one sentence with the flag and the remedy, no usage."""
+    """A wrong flag, or a word that is none, ends with status 1 and a sentence with the remedy.
+
+    Go's programs silently ignore such a word and all later flags.
+    """
     status, text = refused(capsys, *arguments)
 
     assert (status, FATAL.sub("", text)) == (1, f"{sentence}\n")
-
-
-def test_a_tool_prints_its_name_before_the_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    """A tool, which has no log, prints its name before the sentence."""
-    with pytest.raises(SystemExit) as end:
-        parse(Options, "tool", ["--nope"], takes_file=False)
-
-    assert end.value.code == 1
-    assert capsys.readouterr().err == "tool: there is no flag --nope: see tool --help\n"
 
 
 def test_limits_apply_only_to_given_values() -> None:
@@ -82,13 +84,9 @@ def test_limits_apply_only_to_given_values() -> None:
     assert options("--msg-timeout=1ms").wait_ns == SECOND
 
 
-ACCEPTED_BY_NSQ = [
-    (["--size=0", "--mode=first"], 2),
-    (["word", "--size=0"], 1),
-]
-
-
-@pytest.mark.parametrize(("arguments", "count"), ACCEPTED_BY_NSQ)
+@pytest.mark.parametrize(
+    ("arguments", "count"), [(["--size=0", "--mode=first"], 2), (["word", "--size=0"], 1)]
+)
 def test_go_compatible_starts_with_a_warning(
     capsys: pytest.CaptureFixture[str], arguments: list[str], count: int
 ) -> None:
@@ -170,31 +168,6 @@ def test_a_boolean_flag_takes_its_value_only_after_an_equals_sign(text: str, val
     assert options(f"-deflate{text}", "-node-id=3").node_id == 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (
-            ["word", "--node-id=3"],
-            '"word" is not a flag: remove it, or write it as a flag\'s value, --name=value',
-        ),
-        (["-"], '"-" is not a flag: remove it, or write it as a flag\'s value, --name=value'),
-        (["--", "-node-id=3"], '"-node-id=3" is not a flag: remove it, or write it as a flag\'s'),
-        (["--deflate", "false"], '"false" after --deflate is not its value: write --deflate=false'),
-        (["tcp-address=a:1"], '"tcp-address=a:1" is not a flag: write --tcp-address=a:1'),
-        (["tcp_address=a:_"], '"tcp_address=a:_" is not a flag: write --tcp-address=a:_'),
-    ],
-)
-def test_a_word_that_is_no_flag_is_a_mistake(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
-) -> None:
-    """A word that is no flag ends the program; Go's silently ignore it and all later flags."""
-    status, text = refused(capsys, *arguments)
-
-    assert status == 1
-    assert FATAL.sub("", text).startswith(sentence)
-    assert text.count("\n") == 1
-
-
 def test_two_dashes_at_the_end_change_nothing() -> None:
     """`--` at the end changes nothing."""
     assert options("--node-id=3", "--").node_id == 3
@@ -273,21 +246,15 @@ def test_values_of_a_file_are_coerced(tmp_path: Path, line: str, field: str, val
 def test_a_bad_file_ends_with_1(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, reason: str
 ) -> None:
-    """A wrong type, value or TOML syntax ends with status 1 and a FATAL line with the option."""
+    """A wrong type, value or syntax, or no file, ends with status 1 and a FATAL line about it."""
     status, text = refused(capsys, file(tmp_path, line))
 
     assert status == 1
     assert FATAL.sub("", text).startswith(reason)
-
-
-def test_a_missing_file_ends_with_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A missing file ends with status 1 and a FATAL line with its path."""
-    status, text = refused(capsys, f"-config={tmp_path}/none.toml")
-
-    assert status == 1
-    assert FATAL.sub("", text) == (
-        f"failed to load config file {tmp_path}/none.toml - open {tmp_path}/none.toml: "
-        "no such file or directory\n"
+    (tmp_path / "options.toml").unlink()
+    path = tmp_path / "options.toml"
+    assert FATAL.sub("", refused(capsys, f"--config={path}")[1]) == (
+        f"failed to load config file {path} - open {path}: no such file or directory\n"
     )
 
 

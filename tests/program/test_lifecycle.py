@@ -37,16 +37,20 @@ def start(*, fails: bool = False, reloads: bool = False) -> subprocess.Popen[str
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_daemon_with_status_0(number: signal.Signals) -> None:
-    """A signal lets the daemon stop in order, on uvloop, with exit status 0."""
+def ended_by(*numbers: signal.Signals) -> tuple[str, str, int]:
+    """Send signals to a daemon that runs, on uvloop; return its output, stderr and status."""
     with start() as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "uvloop\n"
-        process.send_signal(number)
-        out, err = process.communicate()
+        for number in numbers:
+            process.send_signal(number)
+        return *process.communicate(), process.returncode
 
-    assert (out, err, process.returncode) == ("stopped\n", "", 0)
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_daemon_with_status_0(number: signal.Signals) -> None:
+    """A signal lets the daemon stop in order, with exit status 0."""
+    assert ("stopped\n", "", 0) == ended_by(number)
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])
@@ -73,24 +77,12 @@ def test_a_service_manager_that_has_gone_does_not_end_a_daemon(
 ) -> None:
     """A socket that nobody reads changes nothing."""
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
-    with start() as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "uvloop\n"
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate()
-
-    assert (out, err, process.returncode) == ("stopped\n", "", 0)
+    assert ("stopped\n", "", 0) == ended_by(signal.SIGTERM)
 
 
 def test_sighup_does_not_end_a_daemon() -> None:
     """SIGHUP does not end a daemon: it is ignored, or each one calls the ``on_hangup`` function."""
-    with start() as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "uvloop\n"
-        process.send_signal(signal.SIGHUP)
-        process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate()
-    assert (out, process.returncode) == ("stopped\n", 0)
+    assert ("stopped\n", "", 0) == ended_by(signal.SIGHUP, signal.SIGTERM)
 
     with start(reloads=True) as process:
         assert process.stdout is not None

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import sparq
-from sparq.program.stdout import sparq_version, version_line
+from sparq.program.stdout import version_line
+from sparq.protocol import SPARQ_VERSION
 
 PRINTS = 'exec "$0" -c "from sparq.tools.commands import to_nsq; to_nsq([\'--version\'])"'
 
@@ -41,10 +42,10 @@ def test_a_stdout_that_cannot_be_written_gives_status_1(redirected: str, reason:
 def test_the_version_line_has_nsqs_form() -> None:
     """The line has NSQ's form, which other programs match, followed by sparq's version."""
     assert re.fullmatch(
-        rf"nsqd v1\.3\.0 \(built w/python3\.\d+\.\d+\) sparq {re.escape(sparq_version())}",
+        rf"nsqd v1\.3\.0 \(built w/python3\.\d+\.\d+\) sparq {re.escape(SPARQ_VERSION)}",
         version_line("nsqd"),
     )
-    assert re.match(r"\d+\.\d+", sparq_version())
+    assert re.match(r"\d+\.\d+", SPARQ_VERSION)
 
 
 SCRIPTS = [
@@ -71,4 +72,4 @@ def test_the_version_of_each_program_matches_nsqs_pattern(name: str) -> None:
 
 def test_the_version_constant_equals_the_packages_version() -> None:
     """The version constant, which a start reads at no cost, equals the installed package's."""
-    assert sparq_version() == version("sparq-mq") == sparq.__version__
+    assert SPARQ_VERSION == version("sparq-mq") == sparq.__version__

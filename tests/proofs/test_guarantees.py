@@ -9,7 +9,7 @@ from proofs.promises import PROMISES
 
 from proofs import __main__ as proofs
 from proofs import golden, guarantees
-from sparq.program.stdout import sparq_version
+from sparq.protocol import SPARQ_VERSION
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,4 +47,4 @@ def test_a_proof_that_ends_without_an_outcome_has_failed(tmp_path: Path) -> None
 
 def test_this_version_has_golden_data_paths() -> None:
     """A release includes data paths that it wrote."""
-    assert sparq_version() in {pack.parent.name.partition("-")[0] for pack in golden.packs()}
+    assert SPARQ_VERSION in {pack.parent.name.partition("-")[0] for pack in golden.packs()}

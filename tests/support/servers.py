@@ -28,7 +28,7 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from sparq.program.supervised import HOST, STOP_SECONDS, Process, SupervisedDaemon
+from sparq.program.supervised import HOST, STOP_SECONDS, SupervisedDaemon
 from tests.support.forked import ForkServer, Job
 
 START_SECONDS = 30.0
@@ -102,7 +102,7 @@ class Server(SupervisedDaemon):
         """The command without the daemon's flags."""
         return (*self.prefix, sys.executable, "-m", self.module)
 
-    def spawn(self, log: BinaryIO) -> Process:
+    def spawn(self, log: BinaryIO) -> Any:
         """Start the process; fork it if it is started by its module's name alone."""
         program, flags = self.program(), [*self.address_flags(), *self.flags]
         self.environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}

@@ -118,7 +118,7 @@ class Debug:
         }
         index = "".join(f"/debug/pprof/{name}\n" for name in pages)
         return [
-            Route("GET", f"/debug/pprof/{name}", handler, plain=True, private=True)
+            Route("GET", f"/debug/pprof/{name}", handler, plain=True)
             for name, handler in {"": lambda _call: index, **pages}.items()
         ]
 

@@ -238,8 +238,7 @@ def parse_query(text: str) -> dict[str, str]:
 class Route(NamedTuple):
     """One endpoint; parts of its path may be parameters, as in `/config/:opt`.
 
-    `plain`: answer as text without NSQ's header (/ping). `log`: log requests at INFO. `private`: a
-    GET that needs the token, like all requests other than GET.
+    `plain`: answer as text without NSQ's header (/ping). `log`: log requests at INFO.
     """
 
     method: str
@@ -247,7 +246,6 @@ class Route(NamedTuple):
     handler: Handler
     plain: bool = False
     log: bool = True
-    private: bool = False
 
 
 Methods: TypeAlias = dict[str, Route]

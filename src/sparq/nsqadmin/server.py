@@ -42,8 +42,7 @@ from sparq.nsqadmin.watch.watch import ClusterWatch
 from sparq.options.units import SECOND
 from sparq.program import lifecycle
 from sparq.program.lifecycle import StartError
-from sparq.program.stdout import sparq_version
-from sparq.protocol import NSQ_VERSION
+from sparq.protocol import NSQ_VERSION, SPARQ_VERSION
 from sparq.protocol.names import is_valid_name
 
 NOT_HTML: Final = ("/api", "/config", "/metrics", "/ping", "/static")
@@ -153,7 +152,7 @@ def routes(services: Services) -> list[AdminRoute]:
 def exposition(services: Services) -> Content:
     """`/metrics`: the load that nsqadmin puts on its daemons (docs/monitoring.md)."""
     build = Family("nsqadmin_build_info", "gauge", "Build information, always 1")
-    build.add(1, labels(version=NSQ_VERSION, sparq_version=sparq_version()))
+    build.add(1, labels(version=NSQ_VERSION, sparq_version=SPARQ_VERSION))
     text, upstream = build.text(), services.upstream
     for name, help_text, count in (
         ("upstream_requests", "Requests to nsqds and nsqlookupds", upstream.calls),

@@ -50,7 +50,7 @@ class ConfigRoutes:
 
     def routes(self) -> list[Route]:
         """The table of endpoints."""
-        return [Route("GET", PATH, self.read, private=True), Route("PUT", PATH, self.write)]
+        return [Route("GET", PATH, self.read), Route("PUT", PATH, self.write)]
 
     def read(self, call: Call) -> Any:
         """Return an option's value."""

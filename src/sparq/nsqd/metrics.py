@@ -23,8 +23,7 @@ from sparq.daemon.prometheus_text import Family, access_families, labels, proces
 from sparq.nsqd.open_files import COMMITS, SYNCS
 from sparq.nsqd.stats_format import remaining
 from sparq.options.units import SECOND
-from sparq.program.stdout import sparq_version
-from sparq.protocol import NSQ_VERSION
+from sparq.protocol import NSQ_VERSION, SPARQ_VERSION
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
@@ -195,7 +194,7 @@ def _of_broker(nsqd: Nsqd, start_ns: int, channel_count: int) -> Iterator[Family
     broker, drains, policies = nsqd.broker, nsqd.broker.drains, nsqd.broker.policies
     versions = labels(
         version=NSQ_VERSION,
-        sparq_version=sparq_version(),
+        sparq_version=SPARQ_VERSION,
         python_version=platform.python_version(),
     )
     sources = {

@@ -33,7 +33,7 @@ from sparq.nsqd.server import Nsqd
 from sparq.nsqd.statsd import Statsd
 from sparq.nsqd.turns import instant
 from sparq.program import lifecycle
-from sparq.program.stdout import sparq_version
+from sparq.protocol import SPARQ_VERSION
 from sparq.protocol.instant import Instant
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def open_broker(options: NsqdOptions, disk: RealDisk, data_path: Path) -> Broker
             str(data_path),
             now,
             server_facts={
-                "sparq_version": sparq_version(),
+                "sparq_version": SPARQ_VERSION,
                 "tls": bool(options.tls.cert or options.tls.key),
                 "topology_region": options.broker.topology_region,
                 "topology_zone": options.broker.topology_zone,

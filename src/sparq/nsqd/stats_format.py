@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sparq.broker import stats
 from sparq.broker.latency import OFF
 from sparq.options.units import MICROSECOND, MILLISECOND, SECOND, format_duration
-from sparq.program.stdout import sparq_version, version_line
-from sparq.protocol import NSQ_VERSION, go_json
+from sparq.program.stdout import version_line
+from sparq.protocol import NSQ_VERSION, SPARQ_VERSION, go_json
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
@@ -176,7 +176,7 @@ def json_pieces(broker: Broker, wanted: StatsRequest, now: Instant) -> Iterator[
         yield "null"
     behind: dict[str, Any] = {
         "reserve": _reserve_figures(broker),
-        "sparq_version": sparq_version(),
+        "sparq_version": SPARQ_VERSION,
         **({} if broker.drains.now.node is None else {"draining": True}),
     }
     yield f",{_encode(behind)[1:]}"

@@ -22,8 +22,7 @@ from sparq.daemon.prometheus_text import (
     process_registry,
 )
 from sparq.nsqlookupd.registry import NEVER, RegisteredNsqd, Registration, Registry
-from sparq.program.stdout import sparq_version
-from sparq.protocol import NSQ_VERSION
+from sparq.protocol import NSQ_VERSION, SPARQ_VERSION
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_valid_name
 
@@ -70,7 +69,7 @@ class NsqlookupdEndpoints:
             Route("POST", "/channel/create", self.create_channel),
             Route("POST", "/channel/delete", self.delete_channel),
             Route("GET", "/metrics", self.metrics, plain=True, log=False),
-            *([Route("GET", "/debug", self.debug, private=True)] if self._debug_routes else ()),
+            *([Route("GET", "/debug", self.debug)] if self._debug_routes else ()),
             *(Debug().routes() if self._debug_routes else ()),
         ]
 
@@ -152,7 +151,7 @@ class NsqlookupdEndpoints:
         topics, nodes = registry.topics(), registry.nodes(now)
         channels = sum(len(registry.channels(topic)) for topic in topics)
         hidden = sum(is_hidden for _, of_node in nodes for _, is_hidden in of_node)
-        versions = labels(version=NSQ_VERSION, sparq_version=sparq_version())
+        versions = labels(version=NSQ_VERSION, sparq_version=SPARQ_VERSION)
         found = {labels(topic=name): len(registry.producers(name, now)) for name in topics}
         draining = sum(bool(producer.draining) for producer, _ in nodes)
         families = [

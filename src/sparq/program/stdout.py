@@ -9,18 +9,13 @@ import sys
 from sparq.protocol import NSQ_VERSION, SPARQ_VERSION
 
 
-def sparq_version() -> str:
-    """Return sparq's own version."""
-    return SPARQ_VERSION
-
-
 def version_line(program: str) -> str:
     """Return the text of `--version`: the NSQ version in NSQ's form, then sparq's own version.
 
     The parentheses hold nothing else: test suites of NSQ clients match `(built w/<word>)`.
     """
     built = f"(built w/python{sys.version.split()[0]})"
-    return f"{program} v{NSQ_VERSION} {built} sparq {sparq_version()}"
+    return f"{program} v{NSQ_VERSION} {built} sparq {SPARQ_VERSION}"
 
 
 def write_stdout(text: str) -> bool:

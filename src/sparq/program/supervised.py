@@ -17,8 +17,9 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final
 
 HOST: Final = "127.0.0.1"
 PROC: Final = Path("/proc")
@@ -28,57 +29,28 @@ KILL_SECONDS: Final = 20.0
 REQUEST_SECONDS: Final = 10.0
 
 
-class Process(Protocol):
-    """The part of `subprocess.Popen` that is used here; tests have processes that they fork."""
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-
-    def poll(self) -> int | None:
-        """Return its exit status; None while it runs."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return its exit status once it has ended. Raises subprocess.TimeoutExpired."""
-
-    def send_signal(self, _sig: int, /) -> None:
-        """Send the process a signal, unless it has ended."""
-
-    def kill(self) -> None:
-        """Send the process SIGKILL, unless it has ended."""
-
-
+@dataclass(eq=False)
 class SupervisedProcess:
     """A program that is started, watched, ended and started again.
 
-    Args:
+    Attributes:
         name: its name in messages.
         command: the program and its arguments; may be changed until the next start.
         log: the file to which its output is appended.
         environment: its environment variables; None: those of this process.
         folder: its working directory; None: that of this process.
-
-    Attributes:
         process: the process; None before the first start and after `stop` and `kill`.
         starts: the number of starts.
     """
 
-    def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        log: Path,
-        *,
-        environment: Mapping[str, str] | None = None,
-        folder: Path | None = None,
-    ) -> None:
-        self.name = name
-        self.command = list(command)
-        self.log = log
-        self.environment = environment
-        self.folder = folder
-        self.process: Process | None = None
-        self.starts = 0
+    name: str
+    command: list[str]
+    log: Path
+    _: KW_ONLY
+    environment: Mapping[str, str] | None = None
+    folder: Path | None = None
+    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    starts: int = field(default=0, init=False)
 
     @property
     def pid(self) -> int:
@@ -93,7 +65,7 @@ class SupervisedProcess:
             self.process = self.spawn(log)
         self.starts += 1
 
-    def spawn(self, log: BinaryIO) -> Process:
+    def spawn(self, log: BinaryIO) -> subprocess.Popen[bytes]:
         """Start the process; its output goes to `log`."""
         return subprocess.Popen(  # noqa: S603 - the caller's own program, no shell
             self.command,
@@ -167,25 +139,15 @@ class SupervisedProcess:
         return process.wait(KILL_SECONDS)
 
 
+@dataclass(eq=False)
 class SupervisedDaemon(SupervisedProcess):
     """A supervised process that answers HTTP on this machine.
 
-    Args:
+    Attributes:
         http_port: the port on which it listens.
     """
 
-    def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        log: Path,
-        http_port: int,
-        *,
-        environment: Mapping[str, str] | None = None,
-        folder: Path | None = None,
-    ) -> None:
-        super().__init__(name, command, log, environment=environment, folder=folder)
-        self.http_port = http_port
+    http_port: int
 
     @property
     def http(self) -> str:

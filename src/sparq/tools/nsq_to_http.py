@@ -46,8 +46,7 @@ from sparq.client.lookup import http_reason
 from sparq.client.message import Message
 from sparq.options.units import SECOND
 from sparq.program.logging import LEVELS, set_up
-from sparq.program.stdout import sparq_version
-from sparq.protocol import NSQ_VERSION
+from sparq.protocol import NSQ_VERSION, SPARQ_VERSION
 from sparq.tools import common
 from sparq.tools.commands import CONTENT_TYPE, UsageError
 from sparq.tools.commands import NsqToHttpOptions as Options
@@ -241,7 +240,7 @@ def targets_of(options: Options) -> dict[str, HttpTarget]:
         UsageError: a URL or a header is not valid.
     """
     headers = {
-        "User-Agent": f"{PROGRAM} v{NSQ_VERSION} sparq/{sparq_version()}",
+        "User-Agent": f"{PROGRAM} v{NSQ_VERSION} sparq/{SPARQ_VERSION}",
         "Accept-Encoding": "identity",
     }
     if options.post:

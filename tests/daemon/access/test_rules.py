@@ -62,45 +62,35 @@ def is_met(needs: Needs, granted: str, **arguments: str) -> bool:
     return all(need.is_met(held, lambda name: arguments.get(name, "")) for need in needs)
 
 
+COPY = (Need(Role.OPERATE, "topic"), Need(Role.OPERATE, "to"))
+
+
 @pytest.mark.parametrize(
-    ("granted", "topic", "expected"),
+    ("needs", "granted", "arguments", "expected"),
     [
-        ("operate", "clicks", True),
-        ("operate", "", True),
-        ("administer", "clicks", True),  # it includes operate
-        ("read", "clicks", False),
-        ("operate:clicks*", "clicks2", True),
-        ("operate:clicks*", "orders", False),
-        ("operate:**", "", False),  # a request without a topic is about all topics
-        ("none", "clicks", False),
+        (of_topic(Role.OPERATE), "operate", {"topic": "clicks"}, True),
+        (of_topic(Role.OPERATE), "administer", {"topic": "clicks"}, True),  # it includes operate
+        (of_topic(Role.OPERATE), "read", {"topic": "clicks"}, False),
+        (of_topic(Role.OPERATE), "operate:clicks*", {"topic": "clicks2"}, True),
+        (of_topic(Role.OPERATE), "operate:clicks*", {"topic": "orders"}, False),
+        (of_topic(Role.OPERATE), "operate", {}, True),
+        # A request without a topic is about all topics.
+        (of_topic(Role.OPERATE), "operate:**", {}, False),
+        (of_all(Role.READ), "read", {"topic": "t"}, True),
+        (of_all(Role.READ), "read:t*", {"topic": "t"}, False),
+        (of_any(Role.READ), "read:t*", {"topic": "other"}, True),
+        (of_any(Role.READ), "none", {"topic": "t"}, False),
+        # All needs of a row must be met.
+        (COPY, "operate:a,operate:b", {"topic": "a", "to": "b"}, True),
+        (COPY, "operate:a", {"topic": "a", "to": "b"}, False),
+        (COPY, "operate:b", {"topic": "a", "to": "b"}, False),
     ],
 )
-def test_of_topic_needs_the_role_for_the_topic_of_the_request(
-    granted: str, topic: str, expected: bool
+def test_a_route_needs_its_roles_for_the_topics_that_a_request_names(
+    needs: Needs, granted: str, arguments: dict[str, str], expected: bool
 ) -> None:
-    """``of_topic`` needs the role for all topics, or for a pattern that matches the topic."""
-    assert expected == is_met(of_topic(Role.OPERATE), granted, topic=topic)
-
-
-@pytest.mark.parametrize(
-    ("granted", "all_topics", "any_topic"),
-    [("read", True, True), ("read:t*", False, True), ("none", False, False)],
-)
-def test_of_all_needs_the_role_for_all_topics_and_of_any_for_one(
-    granted: str, all_topics: bool, any_topic: bool
-) -> None:
-    """``of_all`` needs the role for all topics, ``of_any`` for any; the request's is ignored."""
-    assert all_topics == is_met(of_all(Role.READ), granted, topic="t")
-    assert any_topic == is_met(of_any(Role.READ), granted, topic="other")
-
-
-def test_every_need_of_a_row_must_be_met() -> None:
-    """A copy needs the role for its source topic and for its target topic."""
-    both = (Need(Role.OPERATE, "topic"), Need(Role.OPERATE, "to"))
-
-    assert is_met(both, "operate:a,operate:b", topic="a", to="b")
-    assert not is_met(both, "operate:a", topic="a", to="b")
-    assert not is_met(both, "operate:b", topic="a", to="b")
+    """A role counts for the topics that match its pattern, without a pattern for all."""
+    assert expected == is_met(needs, granted, **arguments)
 
 
 def test_open_needs_no_role_and_unlisted_routes_need_administer() -> None:
@@ -151,6 +141,3 @@ def test_an_invalid_grant_raises(text: str) -> None:
     """An invalid grant raises RoleError, so that a misspelling grants neither less nor more."""
     with pytest.raises(RoleError):
         rules.parse(text)
-
-
-INCLUDED = ("read", "operate", "administer")

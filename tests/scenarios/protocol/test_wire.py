@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.program.stdout import sparq_version
+from sparq.protocol import SPARQ_VERSION
 from tests.scenarios.protocol.malformed_commands import OK, i32, response
 from tests.support.servers import Server, spawn_nsqd
 from tests.support.v2_client import MAGIC, V2Client
@@ -51,4 +51,4 @@ def test_identify_answers_with_the_settings(nsqd: Server) -> None:
     assert answer["msg_timeout"] == 60000
     assert answer["auth_required"] is False
     assert list(answer)[-2:] == ["sparq_version", "sparq_range"]
-    assert answer["sparq_version"] == sparq_version()
+    assert answer["sparq_version"] == SPARQ_VERSION

@@ -1,7 +1,7 @@
 """Access checks of nsqd and nsqlookupd, and their audit entries. The rules are in `rules`.
 
 1. Without `--token-file` and `--http-token` there are no checks. With `--http-token` alone,
-   requests that change something, and private routes, need that token.
+   requests that change something, or read more than figures (a role beyond `read`), need it.
 2. With a token file every route needs the rights in the daemon's table, also to read; a route that
    is `OPEN` needs none. `--http-token`, if given, allows everything over HTTP.
 3. A wrong or expired token is refused; it never falls back to the rights of `anybody`.
@@ -182,8 +182,9 @@ class Access:
                 caller, name=tokens.MASTER, via="token", grants=EVERYTHING, reason=FORBIDDEN
             )
         if self.tokens is None:
-            asks = bool(self._token) and (route.private or route.method != "GET")
-            is_met = not asks or caller.name == tokens.MASTER
+            shows_figures = all(need.role in Role.READ for need in needs)
+            is_open = not self._token or (route.method == "GET" and shows_figures)
+            is_met = is_open or caller.name == tokens.MASTER
         else:
             is_met = all(need.is_met(caller.grants, call.named) for need in needs)
         if not is_met:

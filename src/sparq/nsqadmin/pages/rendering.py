@@ -32,7 +32,7 @@ from sparq.nsqadmin import actions, words
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.watch.attention import channel_link, node_link, topic_link
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
-from sparq.program.stdout import sparq_version
+from sparq.protocol import SPARQ_VERSION
 
 # Views
 
@@ -159,7 +159,7 @@ class Renderer:
         self._common: dict[str, Any] = {
             "asset": lambda name: base + asset_path(name),
             "base": base,
-            "version": sparq_version(),
+            "version": SPARQ_VERSION,
             "link": lambda path, **query: base + path + query_text(query),
             "topic_link": lambda topic: base + topic_link(topic),
             "channel_link": lambda topic, channel: base + channel_link(topic, channel),

@@ -21,7 +21,7 @@ from sparq.daemon.access.rules import Role
 from sparq.daemon.http import JSON, Call, HttpError
 from sparq.nsqadmin.access import AdminRoute
 from sparq.nsqadmin.services import Services
-from sparq.program.stdout import sparq_version
+from sparq.protocol import SPARQ_VERSION
 
 REQUEST_BYTES_MAX: Final = 256 << 10
 PREFIX: Final = "/api/v2"
@@ -291,7 +291,7 @@ def document(endpoints: Iterable[ApiEndpoint], base: str, *types: Any) -> dict[s
         "openapi": "3.1.0",
         "info": {
             "title": "nsqadmin",
-            "version": sparq_version(),
+            "version": SPARQ_VERSION,
             "description": "A cluster of nsqds: figures, messages, actions (docs/nsqadmin.md).",
         },
         "servers": [{"url": base or "/"}],
