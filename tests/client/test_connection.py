@@ -14,7 +14,6 @@ from sparq.client.connection import WRITE_CHECKS, open_connection
 from sparq.client.errors import ConnectionLostError
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
-from sparq.wire.errors import remote_error
 from tests.client.certificates import certificates, server_context
 from tests.client.counterpart import Counterpart
 from tests.client.scripted import (
@@ -222,13 +221,6 @@ async def test_only_a_peer_that_reads_nothing_is_given_up(reads: bool) -> None:
             assert "has not read any data for 0.1 s" in str(await connection.ended())
             assert len(checks) == WRITE_CHECKS + 1
         await connection.close()
-
-
-def test_an_unknown_error_code_counts_as_fatal() -> None:
-    """An unknown error code is kept, and counts as fatal."""
-    error = remote_error(b"E_NEW something else")
-
-    assert (error.code, error.text, error.fatal) == ("E_NEW", "something else", True)
 
 
 async def test_cancelling_a_dial_leaves_no_exception_and_no_connection() -> None:

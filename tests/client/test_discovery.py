@@ -15,7 +15,6 @@ from sparq.client.discovery import Discovery, Found, _Poll
 from tests.client.certificates import certificates, server_context
 from tests.client.scripted import listening, scripted, subscribed
 from tests.cluster.peers import answer
-from tests.support.servers import free_port
 from tests.support.waiting import until
 
 
@@ -196,18 +195,6 @@ async def test_a_failed_publish_has_the_nsqlookupds_answer() -> None:
             with pytest.raises(PublishError, match=f"{nodes}: status 500"):
                 await made.publish("t", b"x")
             assert made.errors == {nodes: "status 500"}
-
-
-async def test_a_closed_port_is_logged_as_connection_refused(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A closed port is logged as "connection refused", not in the HTTP library's long text."""
-    place = f"127.0.0.1:{free_port()}"
-    async with Consumer("clicks", "c", lookupd_http_addresses=place) as consumer:
-        await until(lambda: consumer.errors)
-
-    lines = [record.getMessage() for record in caplog.records]
-    assert lines == [f"nsqlookupd http://{place}/lookup: connection refused"]
 
 
 async def test_a_dead_letter_goes_to_the_filters_nsqd() -> None:

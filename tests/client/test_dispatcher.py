@@ -157,20 +157,6 @@ def _holds(bodies: list[bytes], count: int) -> bool:
     return len(bodies) == count
 
 
-async def test_all_attempts_together_have_publish_timeout() -> None:
-    """publish_timeout (0.3 s) bounds all attempts, even with publish_attempts 1,000."""
-    options = {"publish_timeout": 0.3, "publish_attempts": 1000, "max_reconnect_delay": 0.02}
-    clock = asyncio.get_running_loop().time
-    async with scripted() as [nsqd], producer_of(nsqd, **options) as producer:
-        nsqd.on_publish = lambda peer, words, body: peer.hang_up()
-        began = clock()
-        with pytest.raises(PublishError) as raised:
-            await producer.publish("t", b"x")
-
-        assert 0.25 < clock() - began < 2
-        assert raised.value.attempts == raised.value.unanswered > 1
-
-
 async def test_a_publish_whose_time_is_over_is_not_sent_again() -> None:
     """A publish whose time is over when its connection is given up is not sent again."""
     async with scripted(2) as nsqds, producer_of(*nsqds, publish_timeout=0.2) as producer:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Any
 
 import pytest
 
 from sparq.client import Consumer, Message, Producer
-from sparq.client.log_fields import FIELDS, FieldLogger, about
+from sparq.client.log_fields import FIELDS
 from tests.client.scripted import consuming
 from tests.support.servers import free_port
 from tests.support.waiting import until
@@ -63,27 +62,6 @@ async def test_records_about_a_message_have_its_id_and_attempts(
         assert found is not None
         message = {"message_id": f"{number:016x}", "attempts": attempts}
         assert {**expected, **message} == fields_of(found)
-
-
-async def test_tasks_started_inside_about_have_its_fields(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Tasks started inside ``about`` have its fields; a logger's or a call's own fields win."""
-    log = FieldLogger("sparq.client.test", channel="own")
-
-    async def write(text: str) -> None:
-        log.warning(text, extra={"nsqd": "here"})
-
-    with about(topic="t", channel="c"):
-        inside = asyncio.create_task(write("inside"))
-    log.warning("outside")
-    await inside
-
-    first, second = line(caplog, "inside"), line(caplog, "outside")
-    assert first is not None
-    assert second is not None
-    assert {"topic": "t", "channel": "own", "nsqd": "here"} == fields_of(first)
-    assert {"channel": "own"} == fields_of(second)
 
 
 def test_repr_of_consumers_and_producers_shows_no_secret() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparq.client import (
@@ -26,7 +25,7 @@ from sparq.client.producer import (
 from sparq.protocol import commands
 from tests.client.scripted import ScriptedNsqd, connected, producer_of, scripted, storing
 from tests.support.servers import free_port
-from tests.support.waiting import let_all_run, stays, until
+from tests.support.waiting import let_all_run, until
 
 BODIES = st.binary(min_size=1, max_size=50)
 TOPICS = st.text("aZ09._-", min_size=1, max_size=64)
@@ -50,22 +49,6 @@ async def test_the_three_ways_to_publish() -> None:
         assert (producer.published, producer.resent) == (4, 0)
 
 
-async def test_publishing_is_pipelined() -> None:
-    """100 publishes are sent on one connection before the first is answered."""
-    async with scripted() as [nsqd], producer_of(nsqd) as producer:
-        stored: list[bytes] = []
-        nsqd.on_publish = lambda peer, words, body: stored.append(body)
-        publishes = [asyncio.create_task(producer.publish("t", b"%d" % n)) for n in range(100)]
-        await until(lambda: len(stored) == 100)
-        assert not any(publish.done() for publish in publishes)
-        for _ in range(100):
-            nsqd.peers[0].send(0, b"OK")
-        await asyncio.gather(*publishes)
-
-        assert stored == [b"%d" % number for number in range(100)]
-        assert len(nsqd.all_peers) == 1
-
-
 async def test_a_publish_without_an_nsqd_raises_the_reason() -> None:
     """After publish_timeout a publish raises PublishError with the reason for each nsqd."""
     address = f"127.0.0.1:{free_port()}"
@@ -75,24 +58,6 @@ async def test_a_publish_without_an_nsqd_raises_the_reason() -> None:
 
     assert (raised.value.attempts, raised.value.unanswered) == (0, 0)
     assert not producer._queue
-
-
-async def test_after_a_cancelled_publish_answers_are_still_matched() -> None:
-    """After a cancelled publish, later answers are still matched to the right publishes."""
-    async with scripted() as [nsqd], producer_of(nsqd) as producer:
-        stored: list[bytes] = []
-        nsqd.on_publish = lambda peer, words, body: stored.append(body)
-        late = asyncio.create_task(producer.publish("t", b"late"))
-        await until(lambda: stored)
-        late.cancel()
-        await asyncio.wait([late])
-        second = asyncio.create_task(producer.publish("t", b"second"))
-        await until(lambda: len(stored) == 2)
-        nsqd.peers[0].send(1, b"E_PUB_FAILED PUB failed for the first")
-        await stays(lambda: not second.done())
-        nsqd.peers[0].send(0, b"OK")
-
-        assert (await second).attempts == 1
 
 
 async def test_timeout_seconds_limits_one_publish() -> None:
@@ -238,21 +203,6 @@ async def test_nowait_publishes_wait_until_nsqd_is_up() -> None:
     await nsqd.stop()
 
 
-async def test_callbacks_get_the_error_of_publishes_that_are_never_sent() -> None:
-    """After publish_timeout the callback gets PublishError, after ``close`` ClosedError."""
-    outcomes: list[Any] = []
-    producer = producer_of(ScriptedNsqd(), publish_timeout=0.1, stop_timeout=0.0)
-    producer.publish_nowait("t", b"late", outcomes.append)
-    await until(lambda: outcomes)
-    producer.publish_nowait("t", b"closed", outcomes.append)
-    await producer.close()
-
-    assert [PublishError, ClosedError] == [type(outcome) for outcome in outcomes]
-    assert 2 == producer.failed
-    with pytest.raises(ClosedError):
-        producer.publish_nowait("t", b"x")
-
-
 async def test_a_failure_without_a_callback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Without a callback, a refusal is logged and a success is not; wrong arguments raise."""
     caplog.set_level(logging.WARNING, "sparq.client.producer")
@@ -303,18 +253,6 @@ async def test_a_coroutine_function_as_callback_is_reported() -> None:
 
     assert [TypeError] == [type(context["exception"]) for context in reported]
     assert "use a function that is not async" in str(reported[0]["exception"])
-
-
-@settings(max_examples=30)
-@given(TOPICS, st.lists(BODIES, min_size=1), st.integers(0, 3_600_000))
-def test_fast_builders_give_the_bytes_of_protocol_commands(
-    topic: str, bodies: list[bytes], delay: int
-) -> None:
-    """The fast command builders give the same bytes as those of ``protocol.commands``."""
-    assert commands.pub(topic, bodies[0]) == publish_command(topic, bodies[0])
-    assert commands.mpub(topic, bodies) == multi_publish_command(topic, bodies)
-    made = publish_deferred_command(topic, bodies[0], delay / 1000)
-    assert commands.dpub(topic, delay, bodies[0]) == made
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])

@@ -39,20 +39,6 @@ async def test_waiting_messages_of_a_lost_connection_are_dropped() -> None:
         assert consumer.counters.finished == 1
 
 
-async def test_a_waiting_message_past_msg_timeout_is_dropped() -> None:
-    """A message that waited past msg_timeout is dropped and no longer in flight."""
-    async with scripted() as [nsqd]:
-        nsqd.facts["msg_timeout"] = 100
-        async with consumer_of(nsqd, rdy_redistribute_interval=0.02) as consumer:
-            peer = await subscribed(nsqd)
-            peer.deliver(1)
-            await until(lambda: consumer.counters.expired == 1)
-            assert consumer.in_flight == 0
-            peer.deliver(2)
-
-            assert (await anext(consumer)).id == "0000000000000002"
-
-
 @pytest.mark.parametrize("way", ["singly", "batch"])
 async def test_a_late_response_counts_as_expired(
     way: str, caplog: pytest.LogCaptureFixture

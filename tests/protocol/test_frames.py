@@ -49,15 +49,6 @@ def test_response_and_error_frames() -> None:
     assert layout.frame(layout.FRAME_RANGE, b"") == b"\x00\x00\x00\x04\x00\x00\x00\x03"
 
 
-def test_message_layout() -> None:
-    """A message frame has the documented bytes: 34 of overhead, then the body."""
-    frames, ends = batch.encode_frames([f.BodySlices.of([b"hi"])], 0x1234, 3, 77)
-
-    assert frames == plain_frame(b"hi", 3 << 54 | 0x1234, 77)
-    assert ends.tolist() == [36]
-    assert ends.dtype == np.uint32
-
-
 @given(
     pieces=st.lists(st.tuples(BODIES, st.integers(0, 5), st.booleans()), min_size=1, max_size=4),
     first_index=INDEXES.filter(lambda index: index < (1 << 54) - 300),

@@ -30,20 +30,15 @@ WRONG = [
     (INIT, b"\xff\xfe\n", b"E_INVALID invalid command \xff\xfe"),
     (INIT, b"NOP\r\r\n", "E_INVALID invalid command NOP\r"),
     # The state is checked before anything else in the line.
-    (SUBSCRIBED, b"IDENTIFY\n", "E_INVALID cannot IDENTIFY in current state"),
-    (CLOSING, b"IDENTIFY\n", "E_INVALID cannot IDENTIFY in current state"),
-    (SUBSCRIBED, b"AUTH x\n", "E_INVALID cannot AUTH in current state"),
-    (CLOSING, b"AUTH\n", "E_INVALID cannot AUTH in current state"),
-    (SUBSCRIBED, b"SUB t c\n", "E_INVALID cannot SUB in current state"),
-    (CLOSING, b"SUB\n", "E_INVALID cannot SUB in current state"),
-    (INIT, b"RDY x\n", "E_INVALID cannot RDY in current state"),
-    (INIT, b"FIN " + ID + b"\n", "E_INVALID cannot FIN in current state"),
-    (INIT, b"FIN\n", "E_INVALID cannot FIN in current state"),
-    (INIT, b"REQ\n", "E_INVALID cannot REQ in current state"),
-    (INIT, b"TOUCH\n", "E_INVALID cannot TOUCH in current state"),
-    (INIT, b"CLS\n", "E_INVALID cannot CLS in current state"),
-    (CLOSING, b"CLS\n", "E_INVALID cannot CLS in current state"),
-    (SUBSCRIBED, b"ATTACH t c\n", "E_INVALID cannot ATTACH in current state"),
+    *[
+        (state, line, f"E_INVALID cannot {line.split()[0].decode()} in current state")
+        for state, lines in (
+            (INIT, (b"RDY x\n", b"FIN " + ID + b"\n", b"FIN\n", b"REQ\n", b"TOUCH\n", b"CLS\n")),
+            (SUBSCRIBED, (b"IDENTIFY\n", b"AUTH x\n", b"SUB t c\n", b"ATTACH t c\n")),
+            (CLOSING, (b"IDENTIFY\n", b"AUTH\n", b"SUB\n", b"CLS\n")),
+        )
+        for line in lines
+    ],
     # IDENTIFY
     (INIT, b"IDENTIFY\n" + i32(3001), "E_BAD_BODY IDENTIFY body too big 3001 > 3000"),
     (INIT, b"IDENTIFY\n" + i32(0), "E_BAD_BODY IDENTIFY invalid body size 0"),

@@ -76,7 +76,7 @@ SUSPECT: Final = 2
 """A publish with this many unanswered sends is sent alone. One is usual when an nsqd dies."""
 
 CHECK_SECONDS: Final = 0.25
-"""Interval between two checks for silent connections, while any publish is pending."""
+"""Interval between two checks for silent connections."""
 
 SILENT_SECONDS: Final = 0.25
 RETRY_SECONDS: Final = 5.0
@@ -225,7 +225,7 @@ class Producer(Connecting):
         self._closed = self._ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._links: list[Connection] = []
-        self._linked, self._idle, self._queue_empty = (asyncio.Event() for _ in range(3))
+        self._idle, self._queue_empty = asyncio.Event(), asyncio.Event()
         self._idle.set()
         self._queue_empty.set()
         self._turn = 0
@@ -233,7 +233,6 @@ class Producer(Connecting):
         # finding its first entry means to pass all entries deleted before it.
         self._queue: OrderedDict[PendingPublish, None] = OrderedDict()
         self._queue_bytes = 0
-        self._checked_at = 0.0
         self._check_timer: asyncio.TimerHandle | None = None
         self._draining: dict[str, float] = {}  # until when they are skipped; loop time
         self._lookups.on_draining = self._list_draining
@@ -310,7 +309,8 @@ class Producer(Connecting):
         seconds: float | None = None,
     ) -> PendingPublish:
         """Send a publish or queue it."""
-        now = self._started().time()
+        self.start()
+        now = asyncio.get_running_loop().time()
         deadline = now + (self.config.publish_timeout if seconds is None else seconds)
         publish = PendingPublish(command, count, outcome, deadline)
         if seconds is not None:
@@ -319,12 +319,7 @@ class Producer(Connecting):
             if not seconds > 0:
                 raise ValueError(f"timeout_seconds must be above 0, not {seconds}")
             self._expire_in_time(publish)
-        if not self.under_way:
-            self._idle.clear()
-            # Only while publishes are pending: nothing can be overdue in an idle producer.
-            if self._check_timer is None:
-                self._checked_at = now
-                self._check_later()
+        self._idle.clear()
         self.under_way += 1
         # Never past the queue, even if a connection could take this publish now.
         if self._queue or (link := self._next_link(publish, now)) is None:
@@ -411,10 +406,11 @@ class Producer(Connecting):
         """
         self.start()
         seconds = self.config.publish_timeout if timeout_seconds is None else timeout_seconds
-        if not self._wanted:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._linked.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self._wanted:
+                    self._news.clear()
+                    await self._news.wait()
         took, reasons = dict[str, float](), dict[str, str]()
         clock = asyncio.get_running_loop().time
 
@@ -450,7 +446,6 @@ class Producer(Connecting):
         self._failures.pop(address, None)
         self._note_connected(address, link.facts)
         self._links.append(link)
-        self._linked.set()
         self._send_queued()
         try:
             return await link.ended()
@@ -483,25 +478,21 @@ class Producer(Connecting):
         Raises:
             ClosedError: the producer is closed, or was started in another event loop.
         """
-        self._started()
-
-    def _require_started(self) -> None:
-        self._started()
-
-    def _started(self) -> asyncio.AbstractEventLoop:
-        """Return the running loop; the first call starts to connect."""
         loop = asyncio.get_running_loop()
         if self._closed:
             raise ClosedError(CLOSED)
         if self._loop is None:
             self._loop = loop
             self._connect()
+            self._check(loop.time())
         elif loop is not self._loop:
             raise ClosedError(
                 "the producer belongs to the event loop in which it was started: make one in each "
                 "loop (every asyncio.run starts a new loop)"
             )
-        return loop
+
+    def _require_started(self) -> None:
+        self.start()
 
     async def close(self) -> None:
         """Wait up to ``stop_timeout`` seconds for pending publishes, then disconnect."""
@@ -694,15 +685,12 @@ class Producer(Connecting):
 
     # Silence
 
-    def _check_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._check_timer = loop.call_later(CHECK_SECONDS, self._check)
-
-    def _check(self) -> None:
+    def _check(self, due: float) -> None:
         """Close silent connections if another one answers: their publishes are sent there."""
-        now = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         # Not after a late timer: this program was blocked, and has not read what has arrived.
-        if now - self._checked_at <= 2 * CHECK_SECONDS:
+        if now - due < CHECK_SECONDS:
             live = [link for link in self._links if link.live]
             silent = [link for link in live if _waited(link, now) >= SILENT_SECONDS]
             limit = min(self.config.write_timeout, self.config.publish_timeout / 2)
@@ -711,13 +699,11 @@ class Producer(Connecting):
                 text = "nsqd %s does not answer: its %d publishes may be stored twice"
                 log.warning(text, link.address, len(link.waiting), extra={"nsqd": link.address})
                 link.fail(TimeoutError(f"no answer for {_waited(link, now):.1f} s"))
-        self._checked_at = now
         # The end of `RETRY_SECONDS` is no event on any connection, so the queue is tried here.
         if self._draining:
             self._send_queued()
-        self._check_timer = None
-        if self.under_way:
-            self._check_later()
+        due = now + CHECK_SECONDS
+        self._check_timer = loop.call_at(due, self._check, due)
 
     # The queue
 
@@ -823,7 +809,9 @@ def multi_publish_command(topic: str, bodies: Sequence[bytes]) -> bytes:
         raise ValueError("bodies is empty: at least one message is needed")
     _check_topic(topic)
     messages = list(map(_checked, bodies))
-    _check_size(4 + sum(4 + len(message) for message in messages))
+    size = 4 + sum(4 + len(message) for message in messages)
+    if size > BODY_BYTES_MAX:
+        raise _too_large(size)
     return commands.mpub(topic, messages)
 
 
@@ -852,10 +840,10 @@ def _checked(body: bytes) -> bytes:
         body = bytes(body)
     if not body:
         raise ValueError("a message must not be empty")
-    _check_size(len(body))
+    if len(body) > BODY_BYTES_MAX:
+        raise _too_large(len(body))
     return body
 
 
-def _check_size(size: int) -> None:
-    if size > BODY_BYTES_MAX:
-        raise ValueError(f"{size} bytes do not fit into one command: at most {BODY_BYTES_MAX}")
+def _too_large(size: int) -> ValueError:
+    return ValueError(f"{size} bytes do not fit into one command: at most {BODY_BYTES_MAX}")

@@ -27,33 +27,6 @@ async def add(one: int, other: int) -> int:
     return one + other
 
 
-def test_posts_run_in_order_and_before_a_later_call(thread: LoopThread) -> None:
-    """10,000 posts run once each, in order, although many share one wake-up of the loop."""
-    done: list[int] = []
-    for number in range(10_000):
-        thread.post(done.append, number)
-
-    assert 10_000 == thread.call(lambda: len(done))
-    assert done == list(range(10_000))
-
-
-def test_a_post_that_fails_does_not_stop_the_next_one(thread: LoopThread) -> None:
-    """The loop's exception handler gets the error, and the next post runs."""
-    done: list[int] = []
-    reported: list[object] = []
-    thread.call(lambda: thread._loop.set_exception_handler(lambda _, what: reported.append(what)))
-
-    def post_both() -> None:
-        thread.post(int, "x")
-        thread.post(done.append, 2)
-
-    thread.call(post_both)
-    wait_for(lambda: done)
-
-    assert [2] == done
-    assert 1 == len(reported)
-
-
 def test_an_interrupted_wait_cancels_what_it_waited_for(thread: LoopThread) -> None:
     """Ctrl-C raises KeyboardInterrupt in the caller and cancels the coroutine."""
     ends: list[str] = []
