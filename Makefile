@@ -28,11 +28,11 @@ LOCKED := locks/build.txt locks/all.txt
 
 .DEFAULT_GOAL := check
 .DELETE_ON_ERROR:
-PROOFS := simulate crash power bitrot full ioerror slow hostile clock term golden cluster \
+PROOFS := simulate crash power bitrot full slow hostile clock term golden cluster \
 	operator_day spark mixed
 .PHONY: help check run up test style types layers dead tidy tests bench latency idle clients interop deploy wheel security docs site \
 	coverage mutants \
-	proofs $(PROOFS) spark-cluster delta slow-tests test-all move format lock vendor screenshot \
+	proofs $(PROOFS) delta slow-tests test-all move format lock vendor screenshot \
 	venv clean
 
 help: ## list the targets
@@ -127,14 +127,11 @@ site: $(READY) ## build the documentation as a site with search: build/site/html
 proofs: $(READY) ## run every proof, in about 70 minutes, and write GUARANTEES.md (ARGS=)
 	@$(BIN)/python -m proofs $(ARGS)
 
-# One proof: make crash, make power ... (N= its size, SEED=, ARGS=; full, ioerror and power: FS=ext4, xfs, btrfs or
+# One proof: make crash, make power ... (N= its size, SEED=, ARGS=; full and power: FS=ext4, xfs, btrfs or
 # btrfs-quota). CONTRIBUTING.md lists them.
 $(PROOFS): $(READY)
 	@$(BIN)/python -m proofs.$@ $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FS),--file-system $(FS)) $(ARGS)
-
-spark-cluster: $(READY) ## proof: the pipeline on a local Spark cluster, N= clicks, with kills (SEED= ARGS=)
-	@$(BIN)/python -m proofs.spark_cluster $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 delta: $(READY) ## kill the pipeline N= times (10), check all its tables, and run the control (ARGS=)
 	@SLOW_TESTS=1 DELTA_KILLS=$(or $(N),10) $(BIN)/python -m pytest -rs -s tests/scenarios/pipeline/test_delta_killed.py $(ARGS)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import polars
 import pyarrow as pa
 from deltalake import DeltaTable, Transaction
-from proofs.spark_cluster_parts.standalone import StandaloneCluster
+from proofs.spark_parts.standalone import StandaloneCluster
 
 from bench.measure import memory_mib
 from bench.pipeline_clicks import Crowd, lines_of, publish_at_once

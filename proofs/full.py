@@ -4,8 +4,8 @@ A small file system is filled. Publishes are refused with the reason, and `/ping
 Consumers still receive and finish messages, and a kill -9 undoes no FIN. When space is freed from
 outside, publishing resumes by itself.
 
-`make simulate` fills disks with many topics (`simulate_parts/full_disk.py`), and `make ioerror`
-lets single calls find no space. The control is an nsqd without reserved space for FINs
+`make simulate` fills disks with many topics (`simulate_parts/full_disk.py`), and `make crash` lets
+single calls find no space. The control is an nsqd without reserved space for FINs
 (`no_reserve`): after the kill, it must deliver finished messages again.
 """
 

@@ -100,7 +100,7 @@ PROMISES = (
         "within a second, without a restart. Emptying and deleting topics and channels needs no "
         "space. This includes a quota of btrfs that refuses to write, rename and truncate and "
         "allows only deleting. No acknowledged message is lost, and no refused message is stored.",
-        ("full", "simulate", "ioerror"),
+        ("full", "simulate", "crash"),
     ),
     Promise(
         "P8",
@@ -111,7 +111,7 @@ PROMISES = (
         "failures stops nsqd, and `/ping` reports them until the same operation works again. A "
         "refused message is delivered in one case only: it was written, its sync failed, and the "
         "disk then refused every change, so that it could not be removed, until nsqd was killed.",
-        ("ioerror", "simulate"),
+        ("crash", "simulate"),
     ),
     Promise(
         "P9",

@@ -1,4 +1,4 @@
-"""The pipeline without the transactions of its commits. The control of spark_cluster.py.
+"""The pipeline without the transactions of its commits. The control of spark.py.
 
 A transaction has the query's id and the batch's number. Without it, a batch that is run again after
 a restart is not recognised, and what it writes is in the tables twice.

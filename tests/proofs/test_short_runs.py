@@ -22,7 +22,6 @@ RUNS = {
     "full": Plan(SEED, 240),
     "golden": Plan(1, 1),
     "hostile": Plan(SEED, 1_000),
-    "ioerror": Plan(SEED, 6, control=False),
     "mixed": Plan(SEED, 1, control=False),
     "operator_day": Plan(38, 5 * len(CHANNELS), control=False),
     "power": Plan(SEED, 2),

@@ -6,13 +6,10 @@ of the test, with its own process id and exit status.
 """
 
 import contextlib
-import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,10 +18,6 @@ QUIET = ("strace", "-D", "-f", "-qq")
 # send signals.
 FAST = (*QUIET, "--seccomp-bpf")
 CHECK_SECONDS = 30
-INJECTED = re.compile(r"(\w+)(?:\(| resumed>).*\(INJECTED\)$", re.M)
-SYNC = re.compile(r"fdatasync\(\d+<([^>]*)>")
-PLACE = r'(?:AT_FDCWD|\d+)<([^>]*)>, "([^"]*)"'
-CREATED = re.compile(rf'(?:openat\(|renameat\([^"]*"[^"]*", ){PLACE}')
 
 
 def missing() -> str:
@@ -74,60 +67,3 @@ def attached(pid: int, calls: str, error: str) -> Iterator[None]:
         finally:
             tracer.terminate()
             tracer.stderr.read()
-
-
-class Record:
-    """A tracer's output: calls, the paths of their files, and injected errors."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def text(self) -> str:
-        """The output so far; empty if there is none yet."""
-        return self.path.read_text(errors="replace") if self.path.exists() else ""
-
-    def injected(self) -> Counter[str]:
-        """Return how often each call was made to fail."""
-        return Counter(INJECTED.findall(self.text()))
-
-    def synced_again(self) -> list[str]:
-        """Return segments that were synced again after one of their syncs had failed.
-
-        A file that is created or renamed is not the file that had its path before.
-        """
-        failed: set[str] = set()
-        again: list[str] = []
-        pending: dict[str, str] = {}
-        for line in self.text().splitlines():
-            thread = line.split(" ", 1)[0]
-            is_new = "O_CREAT" in line or "renameat(" in line
-            if is_new and (made := CREATED.search(line)):
-                failed.discard(str(Path(made[1], made[2])))
-            if begun := SYNC.search(line):
-                pending[thread] = begun[1]
-                if begun[1] in failed and begun[1].endswith(".log"):
-                    again.append(begun[1])
-            if "fdatasync" in line and "(INJECTED)" in line and thread in pending:
-                failed.add(pending[thread])
-        return again
-
-
-def fail(
-    faults: Iterable[tuple[str, str, str]], record: Path, also: str = "", paths: Iterable[str] = ()
-) -> tuple[str, ...]:
-    """Return the command prefix with which calls fail.
-
-    Args:
-        faults: (calls, name of the errno, when) as in `inject`.
-        record: the file for the tracer's output.
-        also: further calls to record, with commas between them.
-        paths: limits faults and records to calls on these files or folders; none: no limit.
-    """
-    rules = list(faults)
-    traced = ",".join([*(calls for calls, _, _ in rules), *filter(None, [also])])
-    words = [*FAST, "-y", "-o", str(record), "-e", f"trace={traced}"]
-    for calls, error, when in rules:
-        words += ["-e", f"inject={calls}:error={error}:when={when}"]
-    for path in paths:
-        words += ["-P", path]
-    return tuple(words)

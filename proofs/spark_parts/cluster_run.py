@@ -27,9 +27,9 @@ from tests.support.waiting import wait_for
 
 from proofs.exactly_once import TABLES, archived, problems
 from proofs.outcome import progress
-from proofs.spark_cluster_parts.checkpoint import QUERIES, Checkpoints
-from proofs.spark_cluster_parts.failing_workers import FAILED, FOLDER
-from proofs.spark_cluster_parts.standalone import (
+from proofs.spark_parts.checkpoint import QUERIES, Checkpoints
+from proofs.spark_parts.failing_workers import FAILED, FOLDER
+from proofs.spark_parts.standalone import (
     DRIVER_PARTS,
     Driver,
     StandaloneCluster,
@@ -189,7 +189,7 @@ class ClusterRun:
         }
         if want_failures in self.variant.others:
             options |= {
-                "spark.python.daemon.module": "proofs.spark_cluster_parts.failing_workers",
+                "spark.python.daemon.module": "proofs.spark_parts.failing_workers",
                 "spark.executorEnv.PYTHONPATH": python_path(),
                 f"spark.executorEnv.{FOLDER}": str(self.failures),
             }
@@ -524,7 +524,7 @@ def want_failures(run: ClusterRun) -> str:
     return "tasks were to fail after they had written"
 
 
-KILLS = 10
+KILLS = 6
 
 
 @dataclass(frozen=True, slots=True)
