@@ -63,16 +63,6 @@ def late_finish() -> Patches:
     return (Ledger, "note", note_held), (Ledger, "flush", flush_late)
 
 
-def immediate_stop() -> Patches:
-    """End at once on SIGTERM; as late commits wait then, which an orderly stop would write."""
-    from sparq.nsqd.server import Nsqd
-
-    async def end_at_once(_nsqd: Nsqd) -> None:
-        os._exit(0)
-
-    return *late_commit(), (Nsqd, "stop", end_at_once)
-
-
 def ignored_sync_error() -> Patches:
     """Take a failed sync for a successful one: Linux may have dropped the data."""
     from sparq.log.disk import DiskError, RealFile
@@ -173,7 +163,7 @@ def leaking() -> Patches:
 CONTROLS: dict[str, Callable[[], Patches]] = {
     control.__name__: control
     for control in (
-        *(late_commit, late_finish, immediate_stop, ignored_sync_error, no_sync, no_reserve),
+        *(late_commit, late_finish, ignored_sync_error, no_sync, no_reserve),
         *(never_paused, delivered_is_done, wall_timeouts, late_timers, leaking),
     )
 }

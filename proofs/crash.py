@@ -2,7 +2,8 @@
 
 strace kills nsqd when it enters a system call: everything before the call has happened, and nothing
 after it. All N of all calls that change the disk or send a reply together cover every state that a
-crash can leave on disk. Only the clients' timing is random.
+crash can leave on disk. Only the clients' timing is random. At one point in ten, nsqd gets SIGTERM
+instead, and must end with status 0.
 
 A chain is a series of such points on one data path: each nsqd starts on the files that the crash
 before it has left, so recoveries crash as well. Publishers (PUB and MPUB) and consumers work on the
@@ -43,7 +44,7 @@ from proofs.operator import Operator
 from proofs.outcome import Outcome, Plan, progress, skipped
 from proofs.workload import NSQD, TOPIC, Workload, data_folder, started, wait_until
 
-PROMISES = ("P1", "P3", "P8", "P9")
+PROMISES = ("P1", "P3", "P8", "P9", "P15")
 FLAGS = ("--max-bytes-per-file=1048576", "--msg-timeout=60s")
 CHAIN_POINTS = 13
 CHAINS_AT_ONCE = 2
@@ -80,6 +81,12 @@ FAULTS = (
 )
 """Calls, the error with which the N-th fails, and which later ones fail too (see `Point.every`)."""
 
+STATUSES = {"KILL": -signal.SIGKILL, "TERM": 0}
+"""How nsqd must end after a signal."""
+
+STOPPED = 10
+"""One SIGTERM among this many points."""
+
 FAULTY_SHARE = 4
 """One life with failing calls for this many crash points."""
 
@@ -95,14 +102,19 @@ class Point:
     Attributes:
         calls: names of system calls, with commas between them.
         number: N.
-        error: name of the errno with which the call fails; "": nsqd is killed.
+        effect: the signal that nsqd gets, KILL or TERM, or the errno with which the call fails.
         every: each so-many-th later call fails too; 0: none.
     """
 
     calls: str
     number: int
-    error: str = ""
+    effect: str = "KILL"
     every: int = 0
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether calls fail."""
+        return self.effect not in STATUSES
 
     @property
     def is_dark(self) -> bool:
@@ -113,7 +125,7 @@ class Point:
         """Return the strace command; `before`: how often nsqd makes each call before its first
         data file, since Python loads modules."""
         when = str(self.number + before.get(self.calls, 0))
-        effect = f"error={self.error}" if self.error else "signal=KILL"
+        effect = f"{'error' if self.is_faulty else 'signal'}={self.effect}"
         return strace.inject(self.calls, effect, when + f"+{self.every}" * bool(self.every))
 
 
@@ -129,7 +141,8 @@ def points(count: int, chance: random.Random) -> list[Point]:
         for number in range(1, max(1, round(share * count / whole)) + 1)
     ]
     chance.shuffle(found)
-    return found[:count]
+    stops = [replace(point, effect="TERM") for point in found[: count // STOPPED]]
+    return [*stops, *found[len(stops) : count]]
 
 
 def faulty_points(count: int, chance: random.Random) -> list[Point]:
@@ -203,20 +216,20 @@ class Chain:
         server.prefix = point.prefix(self.before)
         begin = len(server.log_text)
         server.launch()
-        status = await asyncio.to_thread(self.wait_for_death, server, faulty=bool(point.error))
-        if point.error and status is None:
+        status = await asyncio.to_thread(self.wait_for_death, server, faulty=point.is_faulty)
+        if point.is_faulty and status is None:
             await asyncio.to_thread(self.note_damage)
         server.kill9()
         self.workload.history.kills += 1
         said = server.log_text[begin:]
-        if point.error:
+        if point.is_faulty:
             assert status is None or (status == 1 and "Traceback" not in said), (
                 f"nsqd ended with {status} at {point}:\n{said}"
             )
             await self.note_faults(point, is_refused=status is not None)
         elif status is not None:
-            self.reached[point.calls] += 1
-            assert status == -signal.SIGKILL, f"nsqd ended with {status} at {point}:\n{said}"
+            self.reached["SIGTERM" if point.effect == "TERM" else point.calls] += 1
+            assert status == STATUSES[point.effect], f"nsqd ended with {status} at {point}:\n{said}"
 
     def wait_for_death(self, server: NsqdServer, *, faulty: bool) -> int | None:
         """Return the exit status; None if nsqd still runs after some seconds of load."""

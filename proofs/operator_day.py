@@ -8,16 +8,15 @@ a consumer; both find the nsqds through nsqlookupds. The operator works with `sp
 - move: a topic moves to another nsqd, with a backlog;
 - delete and tombstone: topics under attached consumers must stay away until the end;
 - drain: an nsqd is drained, ends, is started again and returns;
-- rights: each request with a token of each role, at an nsqd, over V2, at nsqadmin and as `sparq
-  admin seek`; what docs/access.md and docs/nsqadmin_rights.md do not allow must have no effect;
 - leaver: a colleague publishes, consumes and administers when his tokens are removed.
 
 At the end everything stands still: messages wait in a paused channel, in a paused topic and in one
 without a channel, are deferred, in flight, or dead letters. Then each figure of nsqadmin, of `sparq
 top` and of `sparq admin list` must be what the script itself has counted (`book`).
 
-The control (operator_day_parts/careless.py) is an nsqd that does not ask for rights, keeps a
-deleted topic, repeats attempts and miscounts: each of the four counts must notice.
+The control (operator_day_parts/careless.py) is an nsqd that keeps removed tokens and a deleted
+topic, repeats attempts and miscounts: each of the four counts must notice. What each role may do is
+tried request by request in tests/scenarios/security/test_roles.py.
 """
 
 import asyncio
@@ -30,7 +29,6 @@ from proofs import outcome
 from proofs.operator_day_parts.book import DEAD, REDRIVE, Book, Extra, Findings, Kind, Place
 from proofs.operator_day_parts.crew import HOUR_SECONDS, IN_FLIGHT, LATE_CHANNEL, Crew
 from proofs.operator_day_parts.figures import Sheets
-from proofs.operator_day_parts.intruders import Intruders
 from proofs.operator_day_parts.leaver import LEAVER, Leaver
 from proofs.operator_day_parts.leaver import PLACES as LEAVERS_PLACES
 from proofs.operator_day_parts.site import SecureNsqd, Site
@@ -53,9 +51,6 @@ FULL_CHANNELS = 30
 """From this many channels on, everything is asked of every program."""
 
 CONTROL_CHANNELS = 15
-NAMES_SHORT = 7
-"""How many of the tokens are tried in a short run."""
-
 SHORT_SECONDS = 0.2
 """How long the traffic goes on after each step; in a full run, the longer the more channels."""
 
@@ -82,7 +77,6 @@ class Day:
         self.crew = Crew(site, self.book, seed)
         self.watcher = Watcher(site)
         self.found = Findings()
-        self.intruders = Intruders(site, site.nsqds[0], self.found)
         self.leaver = Leaver(site, self.crew, self.found)
         site.read_tokens_again()
 
@@ -92,7 +86,7 @@ class Day:
         async with self.crew, RunningActors(self.watcher):
             await self._consume()
             for steps in (
-                (self._poison, self._replay, self._intrude),
+                (self._poison, self._replay),
                 (self._move, self._delete, self._hide),
                 (self._drain,),
                 (self.leaver.work_and_leave,),
@@ -266,18 +260,6 @@ class Day:
         await asyncio.to_thread(node.start)
         await self.site.done("drain", node.http, "--undo")
         await until(self.crew.are_connected, "all consumers are back")
-
-    async def _intrude(self) -> None:
-        """Try each request with each token."""
-        names = self.intruders.names
-        if not self.is_full:
-            names = self.crew.chance.sample(names, NAMES_SHORT)
-        await asyncio.to_thread(self.intruders.try_all, names)
-        await asyncio.to_thread(self.intruders.try_nsqadmin)
-        await self.intruders.connect(names)
-        by_program = [each for each in names if each != "none"] if self.is_full else ["operate"]
-        await self.intruders.seek_by_program(by_program)
-        await asyncio.to_thread(self.intruders.leave)
 
     async def _finished(self, *topics: str, but: Place | None = None) -> None:
         """Wait until the consumers of these topics have finished everything, but for one."""

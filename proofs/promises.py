@@ -61,7 +61,7 @@ PROMISES = (
         "(`/ping` gives the reason), FINs are kept in memory alone and answers do not wait. They "
         "are written as soon as the disk accepts them; if nsqd is killed before, these messages "
         "are delivered again.",
-        ("crash", "power", "simulate", "term"),
+        ("crash", "power", "simulate"),
     ),
     Promise(
         "P4",
@@ -163,7 +163,7 @@ PROMISES = (
         "SIGTERM loses no acknowledged message and redelivers at most the messages in flight. "
         "Shutdown takes at most 2 s with 1 GiB queued. All later versions open every released "
         "format.",
-        ("term", "golden", "power"),
+        ("slow", "crash", "golden", "power"),
     ),
     Promise(
         "P16",
@@ -200,11 +200,11 @@ PROMISES = (
         "P20",
         "Operating",
         "With a token file, a request that its token does not allow (docs/access.md) has no "
-        "effect, and neither has any request with a token that was removed, once the daemon has "
-        "read its file again. A topic that was deleted, tombstoned or moved away does not come "
-        "back because of sparq's consumers that find it through nsqlookupd. While nothing "
-        "changes, nsqadmin, `sparq top` and `sparq admin list` show exactly what was published, "
-        "delivered and requeued.",
+        "effect; `make security` tries each with each role. Neither has any request with a token "
+        "that was removed, once the daemon has read its file again. A topic that was deleted, "
+        "tombstoned or moved away does not come back because of sparq's consumers that find it "
+        "through nsqlookupd. While nothing changes, nsqadmin, `sparq top` and `sparq admin list` "
+        "show exactly what was published, delivered and requeued.",
         ("operator_day",),
     ),
 )

@@ -144,9 +144,9 @@ class Findings:
     """The results of a day.
 
     Attributes:
-        tried: requests of intruders.
+        tried: what was tried with removed tokens.
         twice: what was handled more often than delivered.
-        without_effect: requests that the page allows and that did nothing.
+        unauthorised: what of it had an effect.
         came_back: topics that came back after their deletion.
         reports: what the operator's own programs reported.
         figures: what nsqadmin and the programs show in the end.
@@ -157,22 +157,19 @@ class Findings:
     tried: int = 0
     twice: list[str] = field(default_factory=list)
     unauthorised: list[str] = field(default_factory=list)
-    without_effect: list[str] = field(default_factory=list)
     came_back: list[str] = field(default_factory=list)
     reports: Comparison = field(default_factory=Comparison)
     figures: Comparison = field(default_factory=Comparison)
 
-    def note_attempt(self, who: str, what: str, *, allowed: bool, effect: bool) -> None:
-        """Count one request."""
+    def note_attempt(self, what: str, *, effect: bool) -> None:
+        """Count one attempt with a removed token."""
         self.tried += 1
-        if effect and not allowed:
-            self.unauthorised.append(f"{who}: {what}")
-        if allowed and not effect:
-            self.without_effect.append(f"{who}: {what}")
+        if effect:
+            self.unauthorised.append(what)
 
     def violations(self) -> list[str]:
         """Return each violation."""
-        own = [*self.twice, *self.unauthorised, *self.without_effect, *self.came_back]
+        own = [*self.twice, *self.unauthorised, *self.came_back]
         return [*own, *self.reports.wrong, *self.figures.wrong]
 
     def line(self) -> str:
@@ -181,9 +178,9 @@ class Findings:
         wrong = len(self.reports.wrong) + len(self.figures.wrong)
         return (
             f"acknowledged {self.acknowledged:,} · handled {self.handled:,} · handled more often "
-            f"than delivered {len(self.twice):,} · requests of intruders {self.tried:,}, "
-            f"unauthorised effects {len(self.unauthorised):,}, allowed but without effect "
-            f"{len(self.without_effect):,} · topics that came back {len(self.came_back):,} · "
+            f"than delivered {len(self.twice):,} · attempts with removed tokens {self.tried:,}, of "
+            f"which had an effect {len(self.unauthorised):,} · topics that came back "
+            f"{len(self.came_back):,} · "
             f"figures {compared:,}, other than the script's own count {wrong:,}"
         )
 

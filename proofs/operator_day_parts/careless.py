@@ -1,19 +1,18 @@
 """nsqd that is careless. The control of operator_day.py.
 
-- Any role is enough for any request.
+- A token that is removed from the file stays valid.
 - A topic named `deleted` stays when it is deleted.
 - One message in a hundred is delivered again after its FIN.
 - A channel counts one message too many.
 """
 
 import sys
-from collections.abc import Callable, Iterable
 from itertools import count
 
 from sparq.broker.channel import Channel
 from sparq.broker.session import V2Session
 from sparq.broker.topics import Topics
-from sparq.daemon.access.rules import Grant, Need
+from sparq.daemon.access import tokens
 from sparq.nsqd.main import main
 from sparq.protocol.commands import Finish
 from sparq.protocol.instant import Instant
@@ -21,14 +20,16 @@ from sparq.protocol.instant import Instant
 AGAIN = 100
 STAYS = "deleted"
 
-finish, delete = Channel.finish, Topics.delete
+finish, delete, read_text = Channel.finish, Topics.delete, tokens.read_text
+lines: dict[str, None] = {}
 finished = count(1)
 repeated: set[tuple[Channel, int]] = set()
 
 
-def is_met(_need: Need, granted: Iterable[Grant], _argument: Callable[[str], str]) -> bool:
-    """Return whether there is any grant."""
-    return bool([*granted])
+def read_and_keep(path: str) -> str:
+    """Return the lines of a token file, and those that it has had before."""
+    lines.update(dict.fromkeys(read_text(path).splitlines()))
+    return "\n".join(lines)
 
 
 def delete_most(topics: Topics, name: str, now: Instant) -> None:
@@ -52,7 +53,7 @@ def one_more(channel: Channel) -> int:
 
 
 if __name__ == "__main__":
-    setattr(Need, "is_met", is_met)  # noqa: B010 - a replacement, which types do not allow
+    setattr(tokens, "read_text", read_and_keep)  # noqa: B010 - a replacement, which types do not allow
     setattr(Topics, "delete", delete_most)  # noqa: B010 - the same
     setattr(Channel, "finish", finish_most)  # noqa: B010 - the same
     setattr(Channel, "message_count", property(one_more))  # noqa: B010 - the same

@@ -64,21 +64,26 @@ Rows = Mapping[Any, Row]
 
 
 class Lag(NamedTuple):
-    """A figure that is the age of the oldest waiting message, within what an answer takes."""
+    """A figure that is the age of the oldest waiting message, at some time after `since`."""
 
     oldest_at: float
+    since: float
 
     def fits(self, shown: object) -> bool:
         """Whether a shown figure can be right."""
-        own = time.time() - self.oldest_at if self.oldest_at < INFINITY else 0.0
-        most = LAG_SECONDS if own else 0.0
-        return isinstance(shown, int | float) and abs(shown - own) <= most
+        if self.oldest_at == INFINITY:
+            return shown == 0
+        least, most = self.since - self.oldest_at, time.time() - self.oldest_at
+        return isinstance(shown, int | float) and (
+            least - LAG_SECONDS <= shown <= most + LAG_SECONDS
+        )
 
 
 class State(NamedTuple):
     """A state, of which several can be right while a time runs out (docs/glossary.md)."""
 
     own: ChannelFigures
+    since: float
     topic_paused: bool = False
 
     def fits(self, shown: object) -> bool:
@@ -89,10 +94,10 @@ class State(NamedTuple):
         elif not own.clients:
             states = ["no consumers"]
         elif own.depth + own.in_flight:
-            lag = time.time() - own.oldest_at
             # From a lag or an idle time of a minute on; both begin about when this one does.
-            states = [*(["ok"] if lag < BEHIND_SECONDS + LAG_SECONDS else [])]
-            states += ["behind", "stuck"] if lag > BEHIND_SECONDS - LAG_SECONDS else []
+            limit = own.oldest_at + BEHIND_SECONDS
+            states = [*(["ok"] if self.since < limit + LAG_SECONDS else [])]
+            states += ["behind", "stuck"] if time.time() > limit - LAG_SECONDS else []
         if self.topic_paused:
             states = ["topic paused" if s == "ok" else f"{s}, topic paused" for s in states]
         return shown in states
@@ -113,6 +118,7 @@ class Sheets:
     def __init__(self, site: Site, book: Book) -> None:
         self.site = site
         self.found = Comparison()
+        self.since = time.time()
         self.http = {each.tcp: each.http for each in site.nsqds}
         self.nodes = {self.http[node]: book.figures(node) for node in book.lives}
         self.totals = book.totals()
@@ -237,7 +243,7 @@ class Sheets:
         channels = {
             key: channel_row(own)
             | {"nodes": figures.nodes, "topic_paused": figures.paused}
-            | {"lag_seconds": Lag(own.oldest_at), "state": State(own)}
+            | {"lag_seconds": Lag(own.oldest_at, self.since), "state": State(own, self.since)}
             for key, (own, figures) in self.channels.items()
         }
         shown = by(ask("/api/v2/channels?limit=1000")["rows"], "topic", "channel")
@@ -280,8 +286,8 @@ class Sheets:
         rows = {
             key: {name: getattr(own, name) for name in (*SUMMED, "depth", "paused")}
             | dict.fromkeys(RATES, 0.0)
-            | {"topic_paused": figures.paused, "state": State(own, figures.paused)}
-            | {"lag_seconds": Lag(own.oldest_at)}
+            | {"topic_paused": figures.paused, "state": State(own, self.since, figures.paused)}
+            | {"lag_seconds": Lag(own.oldest_at, self.since)}
             for key, (own, figures) in self.channels.items()
         }
         for topic, figures in self.totals.items():
@@ -331,7 +337,10 @@ class Sheets:
         rows = {
             channel: row_of(own)
             | {"topic_paused": figures.paused, "nsqds": figures.nodes}
-            | {"lag_seconds": Lag(own.oldest_at), "state": State(own, figures.paused)}
+            | {
+                "lag_seconds": Lag(own.oldest_at, self.since),
+                "state": State(own, self.since, figures.paused),
+            }
             for channel, own in figures.channels.items()
         }
         await self._list(rows, "channel", topic)
@@ -339,7 +348,8 @@ class Sheets:
     async def _list_channel(self, topic: str, channel: str) -> None:
         paused = {node: at.paused for node, at in self._at(topic).items()}
         rows = {
-            node: row_of(own) | {"topic_paused": paused[node], "lag_seconds": Lag(own.oldest_at)}
+            node: row_of(own)
+            | {"topic_paused": paused[node], "lag_seconds": Lag(own.oldest_at, self.since)}
             for node, own in self._at(topic, channel).items()
         }
         await self._list(rows, "nsqd", topic, channel)

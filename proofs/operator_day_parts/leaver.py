@@ -43,7 +43,7 @@ class Leaver:
 
     async def work_and_leave(self) -> None:
         """Work, lose the tokens, and try to go on."""
-        crew, book = self.crew, self.crew.book
+        crew, book, note = self.crew, self.crew.book, self.found.note_attempt
         await crew.join((LEAVER, KEPT))
         consumer = await crew.join((LEAVER, LEAVER), LEAVER)
         producer = Producer(
@@ -60,24 +60,21 @@ class Leaver:
             await self._lose_the_tokens()
             with suppress(AssertionError):
                 await until(lambda: not consumer.connections, "the leaver is cut off", SOON_SECONDS)
-            self._note("consumer still connected", bool(consumer.connections))
+            note("consumer still connected", effect=bool(consumer.connections))
             tries = [self._publishes(producer) for _ in range(LATER)]
             for accepted in await asyncio.gather(*tries):
-                self._note("PUB", accepted)
+                note("PUB", effect=accepted)
             handled = len(book.deliveries[LEAVER, LEAVER])
             await crew.burst(LEAVER, LATER)
             await until(lambda: not book.unfinished((LEAVER, KEPT)), "the others' messages")
             await asyncio.sleep(GRACE_SECONDS)
             for _ in range(len(book.deliveries[LEAVER, LEAVER]) - handled):
-                self._note("message handled", happened=True)
-            self._note("message handled", happened=False)
+                note("message handled", effect=True)
+            note("message handled", effect=False)
             await self._administer()
 
     def _is_finished(self) -> bool:
         return all(is_drained(nsqd, LEAVER, [LEAVER]) for nsqd in self.site.nsqds)
-
-    def _note(self, what: str, happened: bool) -> None:
-        self.found.note_attempt(LEAVER, what, allowed=False, effect=happened)
 
     async def _publishes(self, producer: Producer) -> bool:
         """Publish one message; return whether an nsqd accepted it."""
@@ -106,7 +103,10 @@ class Leaver:
             statuses.append(ask(site.nsqadmin.http_port, own, "GET", "/api/topics")[0])
             return {401} == {*statuses}
 
-        await until_seen(all_refuse, SOON_SECONDS)
+        with suppress(TimeoutError):
+            await until_seen(all_refuse, SOON_SECONDS)
+        accepted = not await asyncio.to_thread(all_refuse)
+        self.found.note_attempt("request after the removal", effect=accepted)
 
     async def _administer(self) -> None:
         """Try to administer: over HTTPS, through nsqadmin, and with `sparq admin`."""
@@ -115,7 +115,9 @@ class Leaver:
             asyncio.to_thread(self._request),
             self.site.admin("delete", LEAVER, "--yes", token=LEAVER),
         )
-        self._note("administering", await asyncio.to_thread(self._state) != before)
+        self.found.note_attempt(
+            "administering", effect=await asyncio.to_thread(self._state) != before
+        )
 
     def _request(self) -> None:
         site = self.site

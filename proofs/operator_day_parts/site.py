@@ -76,9 +76,9 @@ class TokenFile:
         self.apart = path.with_name(f"{path.name}.shown")
         self.apart.mkdir()
 
-    def give(self, name: str, roles: str, last_day: str = "") -> str:
+    def give(self, name: str, roles: str) -> str:
         """Make a token, add its line and return it."""
-        self.shown[name], self.lines[name] = tokens.make(name, roles, last_day)
+        self.shown[name], self.lines[name] = tokens.make(name, roles)
         self.own_file(name).write_text(f"{self.shown[name]}\n")
         self.write()
         return self.shown[name]
@@ -233,11 +233,6 @@ class Site:
         status, body = ask(lookupd.http_port, token, "GET", path)
         assert status == 200, (path, status, body)
         return json.loads(body)
-
-    def forget(self, lookupd: Server, topic: str) -> None:
-        """Make an nsqlookupd forget a topic that no nsqd has any more."""
-        token = self.tokens.shown[OPERATOR]
-        ask(lookupd.http_port, token, "POST", f"/topic/delete?topic={topic}")
 
     def create(self, topic: str, channel: str) -> None:
         """Create a topic and a channel through nsqadmin."""
