@@ -165,6 +165,9 @@ class Sheets:
         nodes = {node: each[topic] for node, each in self.nodes.items() if topic in each}
         return {node: t.channels[channel] for node, t in nodes.items()} if channel else nodes
 
+    def _timed(self, own: ChannelFigures) -> dict[str, Any]:
+        return {"lag_seconds": Lag(own.oldest_at, self.since)}
+
     # nsqadmin
 
     async def nsqadmin(self) -> None:
@@ -243,7 +246,8 @@ class Sheets:
         channels = {
             key: channel_row(own)
             | {"nodes": figures.nodes, "topic_paused": figures.paused}
-            | {"lag_seconds": Lag(own.oldest_at, self.since), "state": State(own, self.since)}
+            | self._timed(own)
+            | {"state": State(own, self.since)}
             for key, (own, figures) in self.channels.items()
         }
         shown = by(ask("/api/v2/channels?limit=1000")["rows"], "topic", "channel")
@@ -287,7 +291,7 @@ class Sheets:
             key: {name: getattr(own, name) for name in (*SUMMED, "depth", "paused")}
             | dict.fromkeys(RATES, 0.0)
             | {"topic_paused": figures.paused, "state": State(own, self.since, figures.paused)}
-            | {"lag_seconds": Lag(own.oldest_at, self.since)}
+            | self._timed(own)
             for key, (own, figures) in self.channels.items()
         }
         for topic, figures in self.totals.items():
