@@ -13,8 +13,8 @@ import sys
 import pytest
 import uvloop
 
-from sparq.tools.commands import ConsumeOptions, ToolError, UsageError
-from sparq.tools.common import STOPPING, check_sources, client_config, run
+from sparq.tools.commands import ToolError, UsageError
+from sparq.tools.common import STOPPING, client_config, run
 
 
 def test_client_options_override_the_tools_flags() -> None:
@@ -34,23 +34,12 @@ def test_client_options_override_the_tools_flags() -> None:
     assert "mine" == client_config("tool", ["user_agent,mine"]).user_agent
 
 
-def test_an_invalid_value_is_reported_with_its_flag() -> None:
-    """The error names the client option, or the flag that contains it."""
+def test_an_invalid_value_is_reported() -> None:
+    """The error names the client option."""
     with pytest.raises(UsageError, match=r"max_in_flight must be from 0 to .*, not -1"):
         client_config("tool", (), max_in_flight=-1)
-    with pytest.raises(UsageError, match="--producer-opt invalid option nope"):
-        client_config("tool", ("nope",), "producer-opt")
-
-
-def test_either_nsqds_or_nsqlookupds_are_required() -> None:
-    """Either nsqds or nsqlookupds are required, not both; the errors use NSQ's wording."""
-    with pytest.raises(UsageError, match="--nsqd-tcp-address or --lookupd-http-address required"):
-        check_sources(ConsumeOptions())
-    nsqd, lookupd = {"nsqd_tcp_addresses": ("a:1",)}, {"lookupd_http_addresses": ("b:1",)}
-    with pytest.raises(UsageError, match="not both"):
-        check_sources(ConsumeOptions(**nsqd, **lookupd))
-    check_sources(ConsumeOptions(**nsqd))
-    check_sources(ConsumeOptions(**lookupd))
+    with pytest.raises(UsageError, match="invalid option nope"):
+        client_config("tool", ("nope",))
 
 
 def test_a_loop_that_is_still_busy_keeps_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:

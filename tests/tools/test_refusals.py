@@ -17,12 +17,12 @@ NEITHER = "--nsqd-tcp-address or --lookupd-http-address required"
 
 TABLE = {
     "top": (
-        ("", "--nsqd-http-address or --lookupd-http-address required (or SPARQ_LOOKUPD_HTTP"),
+        ("", "--nsqd-http-address or --lookupd-http-address required"),
         (f"{HTTP} --lookupd-http-address=b:1", "use --nsqd-http-address or --lookupd-http-address"),
-        ("--nsqd-http-address=a", "--nsqd-http-address not an address of the form host:port"),
+        ("--nsqd-http-address=a", "--nsqd-http-address=a is not an address: write host:port or"),
         ("--nsqd-http-address=", "--nsqd-http-address or --lookupd-http-address required"),
         (f"{HTTP} --interval=0s", "--interval=0s should be positive"),
-        (f"{HTTP} --topic=a/b", '--topic: "a/b" is not a valid name'),
+        (f"{HTTP} --topic=a/b", "--topic=a/b is not a valid name"),
         (f"{HTTP} --sort=flight", "--sort=flight: column must be one of topic, channel, in"),
     ),
     "nsq_stat": (
@@ -35,24 +35,16 @@ TABLE = {
             f"--topic=t --channel=c {HTTP} --lookupd-http-address=b:1",
             "use --nsqd-http-address or --lookupd-http-address not both",
         ),
-        (
-            "--topic=t --channel=c --nsqd-http-address=http://a:1",
-            "--nsqd-http-address error - address should not contain scheme",
-        ),
-        (
-            "--topic=t --channel=c --lookupd-http-address=a",
-            "--lookupd-http-address error - not an address of the form host:port: 'a'",
-        ),
     ),
     "nsq_tail": (
         ("", NEITHER),
         (f"{NSQD} --lookupd-http-address=b:1 --topic=t", BOTH),
         (NSQD, "--topic required"),
-        (f"{NSQD} --topic=t/t", '--topic "t/t" is not a valid name'),
-        (f"{NSQD} --topic=t --channel=#", '--channel "#" is not a valid name'),
-        ("--nsqd-tcp-address=a --topic=t", "--nsqd-tcp-address not an address of the form"),
+        (f"{NSQD} --topic=", '--topic="" is not a valid name'),
+        (f"{NSQD} --topic=t --channel=#", "--channel=# is not a valid name"),
+        ("--nsqd-tcp-address=a --topic=t", "--nsqd-tcp-address=a is not an address: write host"),
         ("--nsqd-tcp-address= --topic=t", NEITHER),
-        ("--lookupd-http-address=ftp://a:1 --topic=t", "--lookupd-http-address not an addr"),
+        ("--lookupd-http-address=ftp://a:1", "--lookupd-http-address=ftp://a:1 is not an add"),
         (f"{NSQD} --topic=t --max-in-flight=0", "--max-in-flight=0 is too small: use 1 or more"),
         (
             f"{NSQD} --topic=t --consumer-opt=max_in_flight,0",
@@ -61,11 +53,9 @@ TABLE = {
     ),
     "to_nsq": (
         ("", "--topic required"),
-        ("--topic=t/t", '--topic "t/t" is not a valid name'),
-        ("--topic=t --delimiter=ab", "--delimiter must be a single byte"),
-        ("--topic=t --delimiter=é", "--delimiter must be a single byte"),
+        ("--topic=t --delimiter=ab", "--delimiter=ab must be a single byte"),
+        ("--topic=t --delimiter=é", '--delimiter="é" must be a single byte'),
         ("--topic=t", "--nsqd-tcp-address required"),
-        ("--topic=t --nsqd-tcp-address=a", "--nsqd-tcp-address not an address of the form"),
     ),
     "nsq_to_file": (
         (NSQD, "--topic or --topic-pattern required"),
@@ -74,7 +64,6 @@ TABLE = {
         (f"{NSQD} --topic=t --topic-pattern=x", "--topic-pattern matches no --topic"),
         (f"{NSQD} --topic=t --topic-pattern=(", '--topic-pattern "("'),
         (f"{NSQD} --topic=t --channel=", "--channel is required"),
-        (f"{NSQD} --topic=../x", '--topic "../x" is not a valid name'),
         (f"{NSQD} --topic=t --gzip-level=0", "--gzip-level=0 is too small: use 1 or more"),
         (f"{NSQD} --topic=t --gzip --filename-format=x", "--filename-format: missing <REV>"),
         (
@@ -87,7 +76,6 @@ TABLE = {
     ),
     "nsq_to_http": (
         (f"{NSQD} {POST}", "--topic and --channel are required"),
-        (f"{NSQD} {POST} --topic=t --channel=/", '--channel "/" is not a valid name'),
         (f"{POST} --topic=t", NEITHER),
         (f"{NSQD} --topic=t", "--get or --post required"),
         (f"{NSQD} --topic=t {POST} --get=http://h/%s", "use --get or --post not both"),
@@ -104,11 +92,7 @@ TABLE = {
         (f"{NSQD} {TO}", "--topic and --channel are required"),
         (f"{NSQD} --topic=t", "--destination-nsqd-tcp-address required"),
         (f"{TO} --topic=t", NEITHER),
-        (
-            f"{NSQD} --topic=t --destination-nsqd-tcp-address=h",
-            "--destination-nsqd-tcp-address: not an address of the form host:port: 'h'",
-        ),
-        (f"{NSQD} {TO} --topic=t --destination-topic=a/b", '--destination-topic "a/b" is not va'),
+        (f"{NSQD} {TO} --topic=t --destination-topic=a/b", "--destination-topic=a/b is not a va"),
         (f"{NSQD} {SAME} --topic=s --topic=t --destination-topic=t", SAME[:30]),
         (f"{NSQD} {SAME} --topic=t", f"{SAME[:30]}: a topic would be copied to itself"),
         (f"{NSQD} {TO} --topic=t --status-every=-1", "--status-every=-1 is too small: use 0"),

@@ -36,7 +36,9 @@ def suggestion(word: str, known: Iterable[str], form: str = "{}") -> str:
 
 def quoted(text: str) -> str:
     """Return a text in double quotes on one line, whatever it contains."""
-    return str(import_module("json").dumps(text, ensure_ascii=False))
+    in_json = str(import_module("json").dumps(text, ensure_ascii=False))
+    # A word of the command line may hold bytes that are not UTF-8; no stream can write them.
+    return in_json.encode("utf-8", "backslashreplace").decode()
 
 
 def shown(text: str) -> str:

@@ -5,22 +5,27 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from sparq.client.arguments import split_texts
 from sparq.cluster.figures import NsqdFigures
 from sparq.cluster.fleet import Fleet, Node, given_node
 from sparq.cluster.rows import NodeStats
 from sparq.cluster.upstream import AddressRule, Upstream
 from sparq.options.units import SECOND
-from sparq.protocol.address import lookupd_url
-from sparq.tools.commands import ClusterHttpOptions, UsageError, read_secret
-from sparq.tools.common import check_addresses
+from sparq.tools.commands import (
+    LOOKUPD_VARIABLE,
+    NSQD_VARIABLE,
+    ClusterHttpOptions,
+    UsageError,
+    read_secret,
+)
+from sparq.tools.common import require_source
 
 UNKNOWN_TOPIC = "TOPIC_NOT_FOUND"
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # what a header may carry, by RFC 6750
@@ -86,18 +91,31 @@ class ClusterPoller:
         return found.value
 
 
+def _sources(options: ClusterHttpOptions) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the addresses of nsqds and of nsqlookupds; if no flag gives any, the environment's."""
+    nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
+    if nsqds or lookupds:
+        return nsqds, lookupds
+    nsqds, lookupds = (
+        tuple(os.environ.get(name, "").replace(",", " ").split())
+        for name in (NSQD_VARIABLE, LOOKUPD_VARIABLE)
+    )
+    return () if lookupds else nsqds, lookupds
+
+
 @asynccontextmanager
 async def fleet_of(
-    options: ClusterHttpOptions, reach: AddressRule | None = None
+    options: ClusterHttpOptions, reach: AddressRule | None = None, *, is_required: bool = True
 ) -> AsyncIterator[Fleet]:
-    """Open the cluster that the flags name.
+    """Open the cluster that the flags or the environment name.
 
     Raises:
-        UsageError: an address, a timeout, the token or the CA file is not valid.
+        UsageError: an address, the token or the CA file is not valid; or no address is given, but
+            one is required.
     """
-    nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
-    check_addresses("nsqd-http-address", nsqds, lookupd_url)
-    check_addresses("lookupd-http-address", lookupds, lookupd_url)
+    nsqds, lookupds = _sources(options)
+    if is_required:
+        require_source(nsqds, lookupds, "nsqd-http-address")
     try:
         token = read_secret("--token", options.token)
     except ValueError as error:
@@ -117,9 +135,8 @@ async def fleet_of(
         token=token,
         tls=tls,
     ) as upstream:
-        yield Fleet(
-            upstream,
-            nsqds=split_texts(nsqds),
-            lookupds=split_texts(lookupds),
-            reach=reach,
-        )
+        try:
+            fleet = Fleet(upstream, nsqds=nsqds, lookupds=lookupds, reach=reach)
+        except ValueError as error:  # in the environment; the flags are checked
+            raise UsageError(str(error)) from None
+        yield fleet

@@ -11,17 +11,20 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
 from sparq.options.declare import flags_of, option
-from sparq.options.kinds import STRING, choice
+from sparq.options.kinds import STRING, Kind, choice, texts
 from sparq.options.mistakes import Mistake
 from sparq.options.units import MINUTE, SECOND
 from sparq.program import flags
 from sparq.program.logging import LEVEL
+from sparq.protocol.address import lookupd_url, parse_address
+from sparq.protocol.names import is_valid_name
 
 TOOLS: Final = (
     *("nsq_check", "nsq_stat", "nsq_tail"),
@@ -41,9 +44,7 @@ CHECK_FAILED: Final = 2
 
 LOOKUPD_VARIABLE: Final = "SPARQ_LOOKUPD_HTTP_ADDRESS"
 NSQD_VARIABLE: Final = "SPARQ_NSQD_HTTP_ADDRESS"
-"""Addresses of the cluster for `sparq admin` and `sparq top`, if no flag gives any."""
-
-IN_ENVIRONMENT: Final = f"(or {LOOKUPD_VARIABLE} in the environment)"
+"""Addresses of the cluster for the tools that ask it over HTTP, if no flag gives any."""
 
 
 class UsageError(Mistake):
@@ -52,6 +53,31 @@ class UsageError(Mistake):
 
 class ToolError(Exception):
     """The tool cannot go on; the text says why, and which part of the work is done."""
+
+
+NAMES: Final = texts("name", is_valid_name, "is not a valid name")
+NAME: Final = texts("name", lambda text: not text or is_valid_name(text), "is not a valid name")
+"""The name of a topic or channel, which may be empty."""
+
+
+def _addresses(parse: Callable[[str], object], form: str) -> Kind:
+    """Return the kind of addresses that ``parse`` accepts; empty ones are left out."""
+
+    def is_right(text: str) -> bool:
+        with suppress(ValueError):
+            parse(text)
+            return True
+        return not text
+
+    kind = texts("address", is_right, f"is not an address: write {form}")
+    return kind._replace(gather=lambda found: tuple(filter(None, found)))
+
+
+NSQD: Final = _addresses(
+    lambda text: text.startswith("/") or parse_address(text),
+    "host:port or the path of a unix socket",
+)
+HTTP: Final = _addresses(lookupd_url, "host:port or a URL")
 
 
 def _together(texts: Iterable[str]) -> tuple[str, ...]:
@@ -74,10 +100,13 @@ class ConsumeOptions:
     """Where a tool consumes from; the options of each consuming tool extend this class."""
 
     nsqd_tcp_addresses: tuple[str, ...] = option(
-        (), "nsqd to consume from: host:port or a unix socket", name="nsqd-tcp-address"
+        (), "nsqd to consume from: host:port or a unix socket", name="nsqd-tcp-address", kind=NSQD
     )
     lookupd_http_addresses: tuple[str, ...] = option(
-        (), "nsqlookupd to find nsqds with: host:port or URL", name="lookupd-http-address"
+        (),
+        "nsqlookupd to find nsqds with: host:port or URL",
+        name="lookupd-http-address",
+        kind=HTTP,
     )
     consumer_opt: tuple[str, ...] = option((), CLIENT_HELP, kind=CLIENT_OPTION)
 
@@ -91,13 +120,23 @@ class ClusterHttpOptions:
         "", "trusted CA certificates (PEM) for HTTPS, in place of the system's"
     )
     nsqd_http_addresses: tuple[str, ...] = option(
-        (), "nsqd to query: host:port or URL", name="nsqd-http-address"
+        (),
+        f"nsqd to query: host:port or URL; if no address is given, those in {NSQD_VARIABLE}",
+        name="nsqd-http-address",
+        kind=HTTP,
     )
     lookupd_http_addresses: tuple[str, ...] = option(
-        (), "nsqlookupd to find nsqds with: host:port or URL", name="lookupd-http-address"
+        (),
+        "nsqlookupd to find nsqds with: host:port or URL; if no address is given, those in"
+        f" {LOOKUPD_VARIABLE}",
+        name="lookupd-http-address",
+        kind=HTTP,
     )
     http_client_connect_timeout_ns: int = option(2 * SECOND, "timeout for connecting", least=1)
     http_client_request_timeout_ns: int = option(5 * SECOND, "timeout for a response", least=1)
+
+
+BYTE: Final = texts("byte", lambda text: len(os.fsencode(text)) == 1, "must be a single byte")
 
 
 def wait_for_nsqd() -> Any:
@@ -121,8 +160,8 @@ COLUMN: Final = STRING._replace(name="column", parse=_column)
 class NsqStatOptions(ClusterHttpOptions):
     """Options of nsq_stat."""
 
-    topic: str = option("", "topic of the channel")
-    channel: str = option("", "channel to show")
+    topic: str = option("", "topic of the channel", kind=NAME)
+    channel: str = option("", "channel to show", kind=NAME)
     interval_ns: int = option(2 * SECOND, "time between rows", least=1)
     count: int | None = option(None, "exit after N rows (default: never)", least=1)
 
@@ -131,22 +170,11 @@ class NsqStatOptions(ClusterHttpOptions):
 class TopOptions(ClusterHttpOptions):
     """Options of `sparq top`."""
 
-    nsqd_http_addresses: tuple[str, ...] = option(
-        (),
-        f"nsqd to query: host:port or URL; if no address is given, those in {NSQD_VARIABLE}",
-        name="nsqd-http-address",
-    )
-    lookupd_http_addresses: tuple[str, ...] = option(
-        (),
-        "nsqlookupd to find nsqds with: host:port or URL; if no address is given, those in"
-        f" {LOOKUPD_VARIABLE}",
-        name="lookupd-http-address",
-    )
     http_client_request_timeout_ns: int = option(
         0, "timeout for a response (0s: 5s, and 800ms with `--once`)", least=0
     )
-    topic: str = option("", "show this topic only")
-    channel: str = option("", "show channels of this name only")
+    topic: str = option("", "show this topic only", kind=NAME)
+    channel: str = option("", "show channels of this name only", kind=NAME)
     interval_ns: int = option(2 * SECOND, "time between refreshes", least=1)
     count: int = option(0, "exit after N refreshes with rates (0: never)", least=0)
     once: bool = option(False, "print one table and exit")
@@ -158,8 +186,10 @@ class TopOptions(ClusterHttpOptions):
 class NsqTailOptions(ConsumeOptions):
     """Options of nsq_tail."""
 
-    topics: tuple[str, ...] = option((), "topic to print", name="topic")
-    channel: str = option("", "channel to consume (default: an ephemeral one, random name)")
+    topics: tuple[str, ...] = option((), "topic to print", name="topic", kind=NAMES)
+    channel: str = option(
+        "", "channel to consume (default: an ephemeral one, random name)", kind=NAME
+    )
     max_in_flight: int = option(200, "maximum number of messages in flight, capped at --n", least=1)
     n: int = option(0, "exit after N messages over all topics (0: never)", least=0)
     wait_for_nsqd_ns: int = wait_for_nsqd()
@@ -170,13 +200,14 @@ class NsqTailOptions(ConsumeOptions):
 class ToNsqOptions:
     """Options of to_nsq."""
 
-    topic: str = option("", "topic to publish to")
-    delimiter: str = option("\n", "byte that ends a record")
+    topic: str = option("", "topic to publish to", kind=NAME)
+    delimiter: str = option("\n", "byte that ends a record", kind=BYTE)
     rate: int = option(0, "maximum records per second (0: no limit)", least=0)
     nsqd_tcp_addresses: tuple[str, ...] = option(
         (),
         "nsqd to publish to: host:port or a unix socket; every nsqd gets every record",
         name="nsqd-tcp-address",
+        kind=NSQD,
     )
     wait_for_nsqd_ns: int = wait_for_nsqd()
     producer_opt: tuple[str, ...] = option((), CLIENT_HELP, kind=CLIENT_OPTION)
@@ -187,10 +218,10 @@ class NsqToFileOptions(ConsumeOptions):
     """Options of nsq_to_file."""
 
     # What to record
-    topics: tuple[str, ...] = option((), "topic to record", name="topic")
+    topics: tuple[str, ...] = option((), "topic to record", name="topic", kind=NAMES)
     topic_pattern: str = option("", "record topics that match this regular expression (of Python)")
     topic_refresh_ns: int = option(MINUTE, "time between searches for new topics", least=1)
-    channel: str = option("nsq_to_file", "channel to consume")
+    channel: str = option("nsq_to_file", "channel to consume", kind=NAME)
     max_in_flight: int = option(200, "maximum number of messages in flight per topic", least=1)
 
     # Where to write it
@@ -239,19 +270,26 @@ class NsqToFileOptions(ConsumeOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NsqToHttpOptions(ConsumeOptions):
+class ForwardOptions(ConsumeOptions):
+    """What nsq_to_http and nsq_to_nsq have in common."""
+
+    max_in_flight: int = option(200, "maximum number of messages in flight per topic", least=1)
+    wait_for_nsqd_ns: int = wait_for_nsqd()
+    mode: str = option("hostpool", MODE_HELP, kind=choice(*MODES))
+    status_every: int = option(250, "log response times every N messages (0: never)", least=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NsqToHttpOptions(ForwardOptions):
     """Options of nsq_to_http."""
 
-    topic: str = option("", "topic to consume")
-    channel: str = option("nsq_to_http", "channel to consume")
-    max_in_flight: int = option(200, "maximum number of messages in flight", least=1)
+    topic: str = option("", "topic to consume", kind=NAME)
+    channel: str = option("nsq_to_http", "channel to consume", kind=NAME)
     n: int = option(100, "maximum number of concurrent requests", least=1)
     post: tuple[str, ...] = option((), "URL to POST messages to")
     get: tuple[str, ...] = option(
         (), "URL to GET; one %s in its path or query stands for the encoded message"
     )
-    wait_for_nsqd_ns: int = wait_for_nsqd()
-    mode: str = option("hostpool", MODE_HELP, kind=choice(*MODES))
     sample: float = option(
         1.0, "fraction of messages to send, 0 to 1; the rest are finished", least=0, most=1
     )
@@ -259,25 +297,25 @@ class NsqToHttpOptions(ConsumeOptions):
     http_client_request_timeout_ns: int = option(
         20 * SECOND, "timeout for a request with its response", least=1
     )
-    status_every: int = option(250, "log response times every N messages (0: never)", least=0)
     content_type: str = option(CONTENT_TYPE, "Content-Type of a POST")
     header: tuple[str, ...] = option((), "header of each request, as 'Name: value'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NsqToNsqOptions(ConsumeOptions):
+class NsqToNsqOptions(ForwardOptions):
     """Options of nsq_to_nsq."""
 
-    topic: tuple[str, ...] = option((), "topic to copy")
-    channel: str = option("nsq_to_nsq", "channel to consume")
-    wait_for_nsqd_ns: int = wait_for_nsqd()
-    destination_topic: str = option("", "topic to publish to (default: the source topic)")
-    destination_nsqd_tcp_addresses: tuple[str, ...] = option(
-        (), "nsqd to publish to: host:port or a unix socket", name="destination-nsqd-tcp-address"
+    topic: tuple[str, ...] = option((), "topic to copy", kind=NAMES)
+    channel: str = option("nsq_to_nsq", "channel to consume", kind=NAME)
+    destination_topic: str = option(
+        "", "topic to publish to (default: the source topic)", kind=NAME
     )
-    max_in_flight: int = option(200, "maximum number of messages in flight per topic", least=1)
-    mode: str = option("hostpool", MODE_HELP, kind=choice(*MODES))
-    status_every: int = option(250, "log response times every N messages (0: never)", least=0)
+    destination_nsqd_tcp_addresses: tuple[str, ...] = option(
+        (),
+        "nsqd to publish to: host:port or a unix socket",
+        name="destination-nsqd-tcp-address",
+        kind=NSQD,
+    )
     whitelist_json_field: tuple[str, ...] = option(
         (), "field of JSON messages to keep (default: all fields)"
     )
@@ -297,19 +335,6 @@ class CheckOptions:
     """Options of nsq_check."""
 
     json: bool = option(False, "print one JSON document")
-
-
-def with_environment(options: Any) -> Any:
-    """Return the options; if no address was given, with those from the environment."""
-    if options.nsqd_http_addresses or options.lookupd_http_addresses:
-        return options
-    lookupds, nsqds = (
-        tuple(os.environ.get(name, "").replace(",", " ").split())
-        for name in (LOOKUPD_VARIABLE, NSQD_VARIABLE)
-    )
-    if lookupds:
-        return replace(options, lookupd_http_addresses=lookupds)
-    return replace(options, nsqd_http_addresses=nsqds)
 
 
 def texts_of(given: Iterable[str]) -> dict[str, str]:

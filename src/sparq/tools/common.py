@@ -31,7 +31,6 @@ from typing import Any, Final, TypeVar
 
 import uvloop
 
-from sparq.client.arguments import parse_nsqd, split_texts
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer, Handler
 from sparq.client.errors import ConnectionLostError, WrongPeerError
@@ -40,10 +39,7 @@ from sparq.options.units import SECOND
 from sparq.program.early_signals import default_action
 from sparq.program.logging import set_up
 from sparq.protocol import NSQ_VERSION
-from sparq.protocol.address import lookupd_url
-from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.commands import (
-    ConsumeOptions,
     NsqTailOptions,
     NsqToFileOptions,
     NsqToHttpOptions,
@@ -80,33 +76,28 @@ TOGETHER_BYTES: Final = 256 << 10
 """Limit of one publish, far below nsqd's default of 5 MiB; a longer message is published alone."""
 
 
-def client_config(
-    program: str, given: Iterable[str], flag: str = "consumer-opt", **options: Any
-) -> Config:
+def client_config(program: str, given: Iterable[str], **options: Any) -> Config:
     """Return the client's config from a repeated ``--consumer-opt`` or ``--producer-opt``.
 
     Each is ``key,value``, or ``key`` alone for true. These values override ``options``, which come
     from the tool's own flags.
 
     Raises:
-        UsageError: there is no such option, or its value is not valid.
+        UsageError: the value of an option is not valid.
     """
     try:
         base = Config(**options)
-    except (TypeError, ValueError) as error:
-        raise UsageError(str(error)) from None
-    agent = f"{program}/{NSQ_VERSION} {base.user_agent}"
-    try:
+        agent = f"{program}/{NSQ_VERSION} {base.user_agent}"
         return Config.from_text(texts_of(given), Config.of(base, {"user_agent": agent}))
     except (TypeError, ValueError) as error:
-        raise UsageError(f"--{flag} {error}") from None
+        raise UsageError(str(error)) from None
 
 
 def consumer_config(program: str, options: ConsumingOptions) -> Config:
     """Return the config of consumers that give up no message, unless ``--consumer-opt`` says so.
 
     Raises:
-        UsageError: an option is not valid, or `max_in_flight` allows no message.
+        UsageError: the value of an option is not valid, or `max_in_flight` allows no message.
     """
     config = client_config(
         program, options.consumer_opt, max_in_flight=options.max_in_flight, max_attempts=0
@@ -134,11 +125,9 @@ def consumers_of(
         most: maximum number of messages in flight; 0: as the flags say.
 
     Raises:
-        UsageError: a name, an address or an option is not valid.
+        UsageError: there is no source, or the value of an option is not valid.
     """
-    topics = dict.fromkeys(topics)
-    check_sources(options)
-    check_names(topics, channel)
+    require_source(options.nsqd_tcp_addresses, options.lookupd_http_addresses, "nsqd-tcp-address")
     config = consumer_config(program, options)
     if most:
         config = Config.of(config, {"max_in_flight": min(config.max_in_flight, most)})
@@ -152,7 +141,7 @@ def consumers_of(
             concurrency=min(config.max_in_flight, HANDLED_MAX) if handler else 1,
             config=config,
         )
-        for topic in topics
+        for topic in dict.fromkeys(topics)
     ]
 
 
@@ -178,10 +167,12 @@ async def consume(
             finished.
         Exception: any exception that ``follow`` raises.
     """
-    tasks: list[asyncio.Task[Any]] = [
-        asyncio.create_task(stop.wait()),
-        asyncio.create_task(_missing(consumers, wait_ns)),
-    ]
+
+    async def wait_for_stop() -> None:
+        await unless_stopped(reach(consumers, wait_ns), stop)
+        await stop.wait()
+
+    tasks = [asyncio.create_task(wait_for_stop())]
     try:
         for consumer in consumers:
             consumer.start()
@@ -198,60 +189,16 @@ async def consume(
             raise result
 
 
-def check_sources(sources: ConsumeOptions) -> None:
-    """Require addresses of either nsqds or nsqlookupds, not both, as NSQ's tools do.
-
-    Raises:
-        UsageError: neither or both are given, or one is not an address.
-    """
-    nsqds, lookupds = sources.nsqd_tcp_addresses, sources.lookupd_http_addresses
-    check_one_kind("nsqd-tcp-address", nsqds, lookupds)
-    check_addresses("nsqd-tcp-address", nsqds, parse_nsqd)
-    check_addresses("lookupd-http-address", lookupds, lookupd_url)
-
-
-def check_one_kind(
-    flag: str, nsqds: Sequence[str], lookupds: Sequence[str], hint: str = ""
-) -> None:
-    """Require addresses of either nsqds or nsqlookupds, not both.
-
-    Args:
-        flag: the flag of the nsqds' addresses.
-        nsqds: the nsqds' addresses.
-        lookupds: the nsqlookupds' addresses.
-        hint: where else the program looks for addresses, for the error if none is given.
+def require_source(nsqds: Sequence[str], lookupds: Sequence[str], flag: str) -> None:
+    """Require addresses of either nsqds (``flag``) or nsqlookupds, not both, as NSQ's tools do.
 
     Raises:
         UsageError: neither or both are given.
     """
-    if not any(nsqds) and not any(lookupds):
-        raise UsageError(f"--{flag} or --lookupd-http-address required {hint}".rstrip())
+    if not nsqds and not lookupds:
+        raise UsageError(f"--{flag} or --lookupd-http-address required")
     if nsqds and lookupds:
         raise UsageError(f"use --{flag} or --lookupd-http-address not both")
-
-
-def check_addresses(flag: str, texts: Iterable[str], read: Callable[[str], object]) -> None:
-    """Check a flag's addresses; empty texts are skipped.
-
-    Raises:
-        UsageError: one is not an address; the text names the flag.
-    """
-    try:
-        for text in split_texts(texts):
-            read(text)
-    except ValueError as error:
-        raise UsageError(f"--{flag} {error}") from None
-
-
-def check_names(topics: Iterable[str], channel: str) -> None:
-    """Check that topics and channel are names that NSQ allows.
-
-    Raises:
-        UsageError: one is not; the text names the flag.
-    """
-    for flag, name in (*(("topic", topic) for topic in topics), ("channel", channel)):
-        if not is_valid_name(name):
-            raise UsageError(f"--{flag} {quote(name)} is not a valid name")
 
 
 def runs(bodies: Sequence[bytes], bytes_max: int = TOGETHER_BYTES) -> Iterator[Sequence[bytes]]:
@@ -264,17 +211,6 @@ def runs(bodies: Sequence[bytes], bytes_max: int = TOGETHER_BYTES) -> Iterator[S
         size += len(body)
     if first < len(bodies):
         yield bodies[first:]
-
-
-async def _missing(clients: Iterable[Consumer], wait_ns: int) -> None:
-    """Fail if an nsqd given by address cannot be reached, as `reach` does; else never return.
-
-    Raises:
-        ToolError: one could not be reached; the text names it.
-    """
-    await reach(clients, wait_ns)
-    # `consume` waits for the first of several tasks: to return would end the tool.
-    await asyncio.get_running_loop().create_future()
 
 
 async def reach(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:

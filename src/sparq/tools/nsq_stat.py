@@ -16,11 +16,10 @@ from typing import Final
 
 from sparq.cluster.rows import ChannelRow, tables
 from sparq.options.units import SECOND
-from sparq.protocol.address import parse_address
 from sparq.tools.cluster import ANYWHERE, ClusterPoller, fleet_of
 from sparq.tools.commands import NsqStatOptions as Options
 from sparq.tools.commands import ToolError, UsageError
-from sparq.tools.common import check_one_kind, unless_stopped
+from sparq.tools.common import unless_stopped
 from sparq.tools.terminal import STDOUT, Pipe
 
 PROGRAM: Final = "nsq_stat"
@@ -40,19 +39,8 @@ async def serve(options: Options, stop: asyncio.Event, output: Pipe = STDOUT) ->
         UsageError: the options are not valid.
         ToolError, BrokenPipeError: a row cannot be computed, or not written.
     """
-    # In NSQ's order and with its wording.
     if not options.topic or not options.channel:
         raise UsageError("--topic and --channel are required")
-    nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
-    check_one_kind("nsqd-http-address", nsqds, lookupds)
-    for flag, addresses in (("nsqd", nsqds), ("lookupd", lookupds)):
-        for address in addresses:
-            try:
-                if "://" in address:
-                    raise ValueError(f"address should not contain scheme: {address!r}")
-                parse_address(address)
-            except ValueError as error:
-                raise UsageError(f"--{flag}-http-address error - {error}") from None
     await unless_stopped(_report(options, output), stop)
     return 0
 

@@ -83,16 +83,14 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
 
 
 def check(options: Options) -> None:
-    """Check the options. Raises UsageError: one is not valid; the text names the flag."""
+    """Check the options. Raises UsageError: they do not go together; the text names the flag."""
     if not options.channel:
         raise UsageError("--channel is required")
-    common.check_sources(options)
+    common.consumers_of(PROGRAM, options, (), options.channel)
     if not options.topics and not options.topic_pattern:
         raise UsageError("--topic or --topic-pattern required")
     if not options.topics and not options.lookupd_http_addresses:
         raise UsageError("--lookupd-http-address must be specified when no --topic specified")
-    common.check_names(options.topics, options.channel)
-    common.consumer_config(PROGRAM, options)
 
 
 class Archive:

@@ -44,18 +44,14 @@ from yarl import URL
 
 from sparq.client.lookup import http_reason
 from sparq.client.message import Message
+from sparq.client.subscription import Batch
 from sparq.options.units import SECOND
 from sparq.program.logging import LEVELS, set_up
 from sparq.protocol import NSQ_VERSION, SPARQ_VERSION
 from sparq.tools import common
 from sparq.tools.commands import CONTENT_TYPE, UsageError
 from sparq.tools.commands import NsqToHttpOptions as Options
-from sparq.tools.relay import (
-    HostPool,
-    NotAcceptedError,
-    NotSentError,
-    Relay,
-)
+from sparq.tools.relay import HostPool, NotAcceptedError, NotSentError, Relay
 
 PROGRAM: Final = "nsq_to_http"
 
@@ -218,37 +214,26 @@ def parse_headers(texts: Sequence[str], base: Mapping[str, str]) -> CIMultiDict[
     return found
 
 
-def check(options: Options) -> None:
-    """Check the options.
+def targets_of(options: Options) -> dict[str, HttpTarget]:
+    """Return the targets by the name that logs use.
 
     Raises:
-        UsageError: one is not valid; the text names its flag.
+        UsageError: a URL or a header is not valid, or flags do not go together.
     """
-    if not options.topic or not options.channel:
-        raise UsageError("--topic and --channel are required")
     if bool(options.get) == bool(options.post):
         both = "use --get or --post not both"
         raise UsageError(both if options.get else "--get or --post required")
     if options.get and options.content_type != CONTENT_TYPE:
         raise UsageError("--content-type is valid with --post only")
-
-
-def targets_of(options: Options) -> dict[str, HttpTarget]:
-    """Return the targets by the name that logs use.
-
-    Raises:
-        UsageError: a URL or a header is not valid.
-    """
-    headers = {
+    defaults = {
         "User-Agent": f"{PROGRAM} v{NSQ_VERSION} sparq/{SPARQ_VERSION}",
         "Accept-Encoding": "identity",
+        **({"Content-Type": options.content_type} if options.post else {}),
     }
-    if options.post:
-        headers["Content-Type"] = options.content_type
-    method, texts = ("POST", options.post) if options.post else ("GET", options.get)
+    headers = parse_headers(options.header, defaults)
     found: dict[str, HttpTarget] = {}
-    for text in dict.fromkeys(texts):
-        target = HttpTarget(method, text, parse_headers(options.header, headers))
+    for text in dict.fromkeys(options.post or options.get):
+        target = HttpTarget("POST" if options.post else "GET", text, headers)
         # Several URLs may differ only in parts that are not shown.
         same = sum(name.partition(" ")[0] == target.shown for name in found)
         found[f"{target.shown} ({same + 1})" if same else target.shown] = target
@@ -261,12 +246,13 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
     Raises:
         UsageError: an option is not valid; the text names its flag.
     """
-    check(options)
+    if not options.topic or not options.channel:
+        raise UsageError("--topic and --channel are required")
+    targets = targets_of(options)
     set_up(f"[{PROGRAM}] ", LEVELS["info"])
     rng = random.Random()  # noqa: S311 - chooses messages and hosts, guards nothing
     seconds = (options.http_client_connect_timeout_ns, options.http_client_request_timeout_ns)
     async with open_session(*(each / SECOND for each in seconds)) as session:
-        targets = targets_of(options)
         hosts = HostPool(options.mode, targets, rng)
         relay = Relay(hosts, options.status_every, options.n)
 
@@ -278,7 +264,7 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
                 await targets[name].send(session, message.body)
 
             try:
-                await relay.forward(message, send)
+                await relay.forward(Batch([message]), send)
             except UnsendableError as error:
                 # The message itself is at fault: do not back off, the others need not wait.
                 logger.error("message %s is not sent: %s", message.id, error)

@@ -46,18 +46,11 @@ from sparq.client.producer import Producer
 from sparq.client.subscription import Batch
 from sparq.program.logging import LEVELS, set_up
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.names import is_valid_name, quote
 from sparq.tools import common
 from sparq.tools.commands import NsqToNsqOptions as Options
 from sparq.tools.commands import UsageError
 from sparq.tools.common import TOGETHER_COUNT, runs
-from sparq.tools.relay import (
-    BatchRefusedError,
-    HostPool,
-    NotAcceptedError,
-    NotSentError,
-    Relay,
-)
+from sparq.tools.relay import BatchRefusedError, HostPool, NotAcceptedError, NotSentError, Relay
 
 PROGRAM: Final = "nsq_to_nsq"
 AT_A_TIME_MAX: Final = 1000
@@ -183,14 +176,11 @@ def check(options: Options) -> None:
     """
     if not options.topic or not options.channel:
         raise UsageError("--topic and --channel are required")
-    if not any(options.destination_nsqd_tcp_addresses):
+    if not options.destination_nsqd_tcp_addresses:
         raise UsageError("--destination-nsqd-tcp-address required")
-    topic = options.destination_topic
-    if topic and not is_valid_name(topic):
-        raise UsageError(f"--destination-topic {quote(topic)} is not valid")
     # A message would come back and be copied again, endlessly.
     same_nsqd = set(options.nsqd_tcp_addresses) & set(options.destination_nsqd_tcp_addresses)
-    if same_nsqd and (topic or options.topic[0]) in options.topic:
+    if same_nsqd and (options.destination_topic or options.topic[0]) in options.topic:
         raise UsageError("--destination-nsqd-tcp-address: a topic would be copied to itself")
     if options.require_json_value and not options.require_json_field:
         raise UsageError("--require-json-value is valid with --require-json-field only")
@@ -255,11 +245,8 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
     check(options)
     set_up(f"[{PROGRAM}] ", LEVELS["info"])
     # The client sends each publish once: the relay chooses the nsqd for a retry.
-    config = common.client_config(PROGRAM, options.producer_opt, "producer-opt", publish_attempts=1)
-    try:
-        addresses = parse_addresses(options.destination_nsqd_tcp_addresses)
-    except ValueError as error:
-        raise UsageError(f"--destination-nsqd-tcp-address: {error}") from None
+    config = common.client_config(PROGRAM, options.producer_opt, publish_attempts=1)
+    addresses = parse_addresses(options.destination_nsqd_tcp_addresses)
     producers = {address: Producer(address, config=config) for address in addresses}
     hosts = HostPool(options.mode, producers, random.Random())  # noqa: S311 - guards nothing
     relay = Relay(hosts, options.status_every, AT_A_TIME_MAX)

@@ -1,6 +1,6 @@
 """Hand messages to one of several hosts: choose it by mode, time it, fail over where that is safe.
 
-1. Messages are handed on singly or several together, to one host. A message that certainly has not
+1. Messages are handed on in batches, each to one host. A message that certainly has not
    reached it (`NotSentError`) is offered to the next host. If no host could be reached, all are
    tried again, a few times within two seconds: a restarting host is back by then, and a requeue
    would take far longer.
@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sparq.client.consumer import Consumer
-from sparq.client.message import Message
 from sparq.client.subscription import Batch
 from sparq.tools import common
 
@@ -75,8 +74,6 @@ class BatchRefusedError(Exception):
 
 
 Send = Callable[[str], Awaitable[None]]
-Held = Message | Batch
-"""A message or batch that has not been answered yet."""
 
 
 @dataclass(slots=True)
@@ -115,9 +112,8 @@ class HostPool:
 
     def __init__(self, mode: str, names: Iterable[str], rng: random.Random) -> None:
         self._mode = mode
-        self._hosts = {name: Host() for name in names}
+        self._hosts = {name: Host() for name in names}  # in the order of their turns
         self.names = self._hosts.keys()
-        self._turn = list(self._hosts)
         self._rng = rng
         self._explore = EXPLORE_FIRST
 
@@ -126,23 +122,16 @@ class HostPool:
 
         ``tried`` names the hosts that have failed with this message.
         """
-        left = [name for name in self._turn if name not in tried]
-        may = {
-            name
-            for name in left
-            if (retry_at := self._hosts[name].retry_at) is None or retry_at <= now
-        }
-        name = ""
-        if may and self._mode == "epsilon-greedy":
-            if self._rng.random() < self._explore:
-                self._explore = max(self._explore * EXPLORE_DECAY, EXPLORE_LAST)
-            else:
-                name = self._by_speed([each for each in self._hosts if each in may])
-        if not name:
-            name = next((each for each in left if each in may), left[0])
-            after = self._turn.index(name) + 1
-            self._turn = self._turn[after:] + self._turn[:after]
+        left = [name for name in self._hosts if name not in tried]
+        ready = [name for name in left if (self._hosts[name].retry_at or 0.0) <= now]
+        by_speed = bool(ready) and self._mode == "epsilon-greedy"
+        if by_speed and self._rng.random() < self._explore:
+            self._explore = max(self._explore * EXPLORE_DECAY, EXPLORE_LAST)
+            by_speed = False
+        name = self._by_speed(ready) if by_speed else (ready or left)[0]
         host = self._hosts[name]
+        if not by_speed:
+            self._hosts[name] = self._hosts.pop(name)  # its next turn comes after all others
         if host.retry_at is not None and host.retry_at <= now:
             # Set now and not when the outcome is known: until then further messages are handed on,
             # and only one of them may risk this host. A success ends it (`succeeded`).
@@ -234,7 +223,7 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
         self._hosts = hosts
         self._named: dict[str, float] = {}
-        self._touch_at: dict[Held, float] = {}
+        self._touch_at: dict[Batch, float] = {}
         if 0 < status_every < EVERY_UNEASY:
             logger.warning(
                 "--status-every=%d: percentiles of so few messages are not meaningful", status_every
@@ -267,38 +256,36 @@ class Relay:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def forward(self, held: Held, send: Send) -> None:
+    async def forward(self, batch: Batch, send: Send) -> None:
         """Send messages to one host; finish them when it has accepted them, otherwise requeue them.
 
         Args:
-            held: the message, or several.
-            send: sends it to the host of that name; raises ``NotAcceptedError``.
+            batch: the messages.
+            send: sends them to the host of that name; raises ``NotAcceptedError``.
 
         Raises:
             BatchRefusedError: raised by ``send``; the messages are not answered.
         """
         # Touch already while it waits for its turn: nsqd's timeout runs from the delivery.
-        self._touch_at[held] = _halfway(held)
+        self._touch_at[batch] = _halfway(batch)
         try:
             async with self._turns:
                 began = time.monotonic()
                 host = await self._until_sent(send)
         except NotAcceptedError as error:
-            if isinstance(held, Batch) and len(held) > 1:
-                which = f"{len(held)} messages, highest attempt {held.attempts_max}"
-            else:
-                message = held if isinstance(held, Message) else held[0]
-                which = f"message {message.id}, attempt {message.attempts}"
+            which = f"message {batch[0].id}, attempt {batch[0].attempts}"
+            if len(batch) > 1:
+                which = f"{len(batch)} messages, highest attempt {batch.attempts_max}"
             logger.warning("%s; %s", error, which)
-            await held.requeue()
+            await batch.requeue()
             return
         finally:
-            del self._touch_at[held]
+            del self._touch_at[batch]
         seconds = time.monotonic() - began
-        for _ in range(1 if isinstance(held, Message) else len(held)):
+        for _ in range(len(batch)):
             self._timings[host].note(seconds)
             self._all.note(seconds)
-        await held.finish()
+        await batch.finish()
 
     async def _until_sent(self, send: Send) -> str:
         """Send to one host after the other, in rounds; return the host that has accepted."""
@@ -337,14 +324,14 @@ class Relay:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = time.monotonic()
-            for held, due in list(self._touch_at.items()):
+            for batch, due in list(self._touch_at.items()):
                 # nsqd refuses a TOUCH for a message that has timed out: it is not in flight.
-                if due <= now < held.expires_at and not held.responded:
-                    held.touch()
-                    self._touch_at[held] = _halfway(held)
+                if due <= now < batch.expires_at and not batch.responded:
+                    batch.touch()
+                    self._touch_at[batch] = _halfway(batch)
 
 
-def _halfway(held: Held) -> float:
-    """Return the time halfway from now to the message's timeout; infinite if that is unknown."""
+def _halfway(batch: Batch) -> float:
+    """Return the time halfway from now to the messages' timeout; infinite if that is unknown."""
     now = time.monotonic()
-    return now + (held.expires_at - now) / 2
+    return now + (batch.expires_at - now) / 2

@@ -27,7 +27,6 @@ from sparq.client.arguments import parse_addresses
 from sparq.client.errors import SparqClientError
 from sparq.client.producer import Producer
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.commands import ToNsqOptions as Options
 from sparq.tools.commands import ToolError, UsageError
 from sparq.tools.common import (
@@ -60,17 +59,10 @@ async def serve(options: Options, stop: asyncio.Event, source: Pipe = STDIN) -> 
     """
     if not options.topic:
         raise UsageError("--topic required")
-    if not is_valid_name(options.topic):
-        raise UsageError(f"--topic {quote(options.topic)} is not a valid name")
-    if len(os.fsencode(options.delimiter)) != 1:
-        raise UsageError("--delimiter must be a single byte")
-    config = client_config(PROGRAM, options.producer_opt, "producer-opt")
-    try:
-        addresses = parse_addresses(options.nsqd_tcp_addresses)
-    except ValueError as error:
-        raise UsageError(f"--nsqd-tcp-address {error}") from None
-    if not addresses:
+    if not options.nsqd_tcp_addresses:
         raise UsageError("--nsqd-tcp-address required")
+    config = client_config(PROGRAM, options.producer_opt)
+    addresses = parse_addresses(options.nsqd_tcp_addresses)
     producers = {address: Producer(address, config=config) for address in addresses}
     publisher = RecordPublisher(options, producers, stop)
     async with AsyncExitStack() as stack:

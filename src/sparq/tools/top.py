@@ -44,11 +44,11 @@ from sparq.cluster.figures import Client
 from sparq.cluster.rows import Key, total
 from sparq.options.mistakes import suggestion
 from sparq.options.units import SECOND
-from sparq.protocol.names import is_valid_name, one_line, quote
+from sparq.protocol.names import one_line
 from sparq.tools.cluster import ANYWHERE, ClusterPoller, fleet_of
-from sparq.tools.commands import IN_ENVIRONMENT, ToolError, UsageError, with_environment
+from sparq.tools.commands import ToolError
 from sparq.tools.commands import TopOptions as Options
-from sparq.tools.common import QUITTING, check_one_kind, unless_stopped
+from sparq.tools.common import QUITTING, unless_stopped
 from sparq.tools.overview import ORDER, ChannelPart, Overview, OverviewRow, SampleHistory
 from sparq.tools.tables import GAP, aligned, cell, duration, rate
 from sparq.tools.terminal import STDOUT, Pipe, full_screen
@@ -169,12 +169,6 @@ async def serve(options: Options, stop: asyncio.Event, output: Pipe = STDOUT) ->
         UsageError: the options are not valid.
         ToolError, BrokenPipeError: no nsqd answers, or the output cannot be written.
     """
-    options = with_environment(options)
-    nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
-    check_one_kind("nsqd-http-address", nsqds, lookupds, IN_ENVIRONMENT)
-    for kind, name in (("topic", options.topic), ("channel", options.channel)):
-        if name and not is_valid_name(name):
-            raise UsageError(f"--{kind}: {quote(name)} is not a valid name")
     if not options.http_client_request_timeout_ns:
         timeout = ONCE_REQUEST_NS if options.once else REQUEST_NS
         options = replace(options, http_client_request_timeout_ns=timeout)

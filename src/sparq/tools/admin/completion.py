@@ -29,7 +29,7 @@ from sparq.protocol.names import is_valid_name
 from sparq.tools.admin.job import Job
 from sparq.tools.admin.verbs import PROGRAM, VERBS
 from sparq.tools.cluster import fleet_of
-from sparq.tools.commands import TOOLS, ClusterHttpOptions, UsageError, with_environment
+from sparq.tools.commands import TOOLS, ClusterHttpOptions, UsageError
 
 SECONDS_MAX: Final = 1.0
 SPARQ: Final = "sparq"
@@ -228,11 +228,11 @@ async def _names(texts: Sequence[tuple[Flag, str]], kind: str, topic: str) -> li
     names_cluster = {flag.name for flag in known}
     given = Given([each for each in texts if each[0].name in names_cluster])
     options = replace(
-        with_environment(combined(ClusterHttpOptions, known, given)[0]),
+        combined(ClusterHttpOptions, known, given)[0],
         http_client_connect_timeout_ns=SECOND,
         http_client_request_timeout_ns=SECOND,
     )
-    async with fleet_of(options) as fleet:
+    async with fleet_of(options, is_required=False) as fleet:
         if kind == "node":
             nodes = (await fleet.nodes()).value
             return [node.address for node in nodes if _ADDRESS.fullmatch(node.address)]

@@ -32,8 +32,8 @@ from sparq.program.verbs import ParsedCommand
 from sparq.protocol.names import is_valid_name, one_line, quote
 from sparq.tools.admin.verbs import PROGRAM, VERBS, WITHOUT_CLUSTER
 from sparq.tools.cluster import fleet_of
-from sparq.tools.commands import IN_ENVIRONMENT, ToolError, UsageError
-from sparq.tools.common import check_one_kind, unless_stopped
+from sparq.tools.commands import ToolError, UsageError
+from sparq.tools.common import unless_stopped
 from sparq.tools.terminal import STDIN, STDOUT, Pipe
 
 TYPED_BYTES_MAX: Final = 1024
@@ -352,12 +352,7 @@ async def serve(request: ParsedCommand, stop: asyncio.Event, output: Pipe = STDO
     )
     options = request.options
     needs_cluster = request.verb not in WITHOUT_CLUSTER
-    if needs_cluster:
-        check_one_kind(
-            *("nsqd-http-address", options.nsqd_http_addresses, options.lookupd_http_addresses),
-            IN_ENVIRONMENT,
-        )
-    async with fleet_of(options) as fleet:
+    async with fleet_of(options, is_required=needs_cluster) as fleet:
         job = Job(request, fleet, output)
         status = await unless_stopped(act(job), stop)
         if status is None:

@@ -23,7 +23,6 @@ from sparq.tools.commands import (
     NSQD_VARIABLE,
     ClusterHttpOptions,
     launch,
-    with_environment,
 )
 
 PROGRAM: Final = "sparq admin"
@@ -393,5 +392,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == [COMPLETE]:
         return int(import_module("sparq.tools.admin.completion").start(words[1:]))
     request = verbs.read(PROGRAM, VERBS, words, AdminOptions, FOOT)
-    request = request._replace(options=with_environment(request.options))
     return launch(f"{PROGRAM} {request.verb}", "sparq.tools.admin.job", request)
