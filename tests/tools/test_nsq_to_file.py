@@ -9,7 +9,6 @@ import asyncio
 import errno
 import gzip
 import os
-import re
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -20,10 +19,9 @@ import pytest
 from aiohttp import web
 
 from sparq.client import Consumer
-from sparq.options.units import MINUTE
 from sparq.protocol.lookup import LISTED_MAX
 from sparq.tools import commands
-from sparq.tools.nsq_to_file import TopicFinder
+from sparq.tools.nsq_to_file import Archive
 from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.waiting import until
 from tests.tools.recording import (
@@ -66,36 +64,41 @@ def listing(*topics: object, status: int = 200) -> web.Response:
     return web.json_response({"topics": list(topics)}, status=status)
 
 
-def topic_finder(*lookupds: str, pattern: str = "", opts: tuple[str, ...] = ()) -> TopicFinder:
-    """Return a finder that asks these nsqlookupds."""
-    minute = {"http_client_connect_timeout_ns": MINUTE, "http_client_request_timeout_ns": MINUTE}
-    options = commands.NsqToFileOptions(
-        lookupd_http_addresses=lookupds, consumer_opt=opts, **minute
-    )
-    return TopicFinder(options, re.compile(pattern).search)
+def pattern_archive(
+    tmp_path: Path, *lookupds: str, pattern: str = ".", opts: tuple[str, ...] = ()
+) -> Archive:
+    """Return an archive of the topics that these nsqlookupds list."""
+    words = [f"--lookupd-http-address={each}" for each in lookupds]
+    words += [f"--consumer-opt={each}" for each in opts]
+    return archive(*words, f"--topic-pattern={pattern}", f"--output-dir={tmp_path}")
 
 
-async def test_answers_are_merged_matched_and_sorted() -> None:
+async def test_answers_are_merged_matched_and_sorted(tmp_path: Path) -> None:
     """Topics of both answer formats are merged, matched and sorted."""
     old = web.json_response({"status_code": 200, "data": {"topics": ["b", "a"]}})
     async with site(listing("c", "b", "x")) as (first, _), site(old) as (second, _):
-        assert ["a", "b", "c"] == await topic_finder(first, second, pattern="^[abc]$").known()
+        found = pattern_archive(tmp_path, first, second, pattern="^[abc]$")
+
+        assert ["a", "b", "c"] == await found.known_topics()
 
 
-async def test_a_failing_nsqlookupd_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_nsqlookupd_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Each error is logged once until that nsqlookupd answers again."""
     async with site(listing("a")) as (good, _), site(listing(status=500)) as (bad, _):
-        topics = topic_finder(good, bad, "127.0.0.1:1")
-        assert [["a"], ["a"]] == [await topics.known(), await topics.known()]
+        found = pattern_archive(tmp_path, good, bad, "127.0.0.1:1")
+        assert [["a"], ["a"]] == [await found.known_topics(), await found.known_topics()]
 
     assert 1 == caplog.text.count(f"nsqlookupd http://{bad}/topics: status 500")
     assert 1 == caplog.text.count("nsqlookupd http://127.0.0.1:1/topics: connection refused")
 
 
-async def test_the_secret_is_sent() -> None:
+async def test_the_secret_is_sent(tmp_path: Path) -> None:
     """The secret is sent in the header that consumers use."""
     async with site(listing("a")) as (address, asked):
-        await topic_finder(address, opts=("auth_secret,s3cr3t", "auth_without_tls")).known()
+        found = pattern_archive(tmp_path, address, opts=("auth_secret,s3cr3t", "auth_without_tls"))
+        await found.known_topics()
 
     assert "Bearer s3cr3t" == asked[0].headers["Authorization"]
 
@@ -113,21 +116,23 @@ async def test_the_secret_is_sent() -> None:
     ],
 )
 async def test_a_hostile_answer_is_refused(
-    answer: web.Response, reason: str, caplog: pytest.LogCaptureFixture
+    answer: web.Response, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error is logged: nsq_to_file uses the client's parser of answers (tests/client)."""
     async with site(answer) as (address, asked):
-        assert [] == await topic_finder(address).known()
+        assert [] == await pattern_archive(tmp_path, address).known_topics()
 
     assert reason in caplog.text
     assert ["/topics"] == [request.path for request in asked]
 
 
-async def test_invalid_topic_names_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+async def test_invalid_topic_names_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The number of invalid names is logged in one line, without the names."""
     listed = ["a", "..", "a/b", "", "x" * 65, None, 7, ["b"], "e\n#ephemeral", "b#ephemeral"]
     async with site(listing(*listed)) as (address, _):
-        assert ["..", "a", "b#ephemeral"] == await topic_finder(address).known()
+        assert ["..", "a", "b#ephemeral"] == await pattern_archive(tmp_path, address).known_topics()
 
     assert ["skipped 7 topics with invalid names"] == [r.message for r in caplog.records]
 

@@ -359,14 +359,23 @@ class Fleet:
     async def topics(self) -> Gathered[list[str]]:
         """The names of all topics, sorted."""
         if not self.lookupds:
-            answers, errors = await gathered(self.nsqds, self.node_stats)
-            found = {topic.topic_name for each in answers.values() for topic in each.topics}
-            return Gathered(sorted(found), errors, NSQD, failed=not answers)
+            return await self._names_at_nsqds()
         return await self._names("topics")
 
     async def channels(self, topic: str) -> Gathered[list[str]]:
-        """The names of a topic's channels registered with nsqlookupds, sorted."""
+        """The names of a topic's channels, sorted."""
+        if not self.lookupds:
+            return await self._names_at_nsqds(topic)
         return await self._names("channels", topic=topic)
+
+    async def _names_at_nsqds(self, topic: str = "") -> Gathered[list[str]]:
+        """The names of all topics, or of a topic's channels, without nsqlookupds."""
+        answers, errors = await gathered(self.nsqds, lambda at: self.node_stats(at, topic))
+        topics = [each for stats in answers.values() for each in stats.topics]
+        names = {each.topic_name for each in topics}
+        if topic:
+            names = {channel.channel_name for each in topics for channel in each.channels}
+        return Gathered(sorted(names), errors, NSQD, failed=not answers)
 
     async def without_producers(self) -> Gathered[dict[str, list[str]]]:
         """Topics registered with nsqlookupds that no node has, with their channels."""

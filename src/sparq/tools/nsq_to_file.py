@@ -44,7 +44,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import accumulate
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import aiohttp
 
@@ -126,9 +126,11 @@ class Archive:
                 raise UsageError(f"--filename-format: {error}") from None
         if topics and not self._recorders:
             raise UsageError("--topic-pattern matches no --topic")
-        if left_out := [topic for topic in options.topics if topic not in self._recorders]:
-            log.warning("skipping topics that the pattern does not match: %s", ", ".join(left_out))
+        if left_out := topics.keys() - self._recorders.keys():
+            names = ", ".join(sorted(left_out))
+            log.warning("skipping topics that the pattern does not match: %s", names)
         self._running: list[asyncio.Task[None]] = []
+        self._failing_lookupds: set[str] = set()
         self._status = 0
         self._shown = (0, time.monotonic())
 
@@ -181,10 +183,9 @@ class Archive:
         self._running.append(asyncio.create_task(record()))
 
     async def _find_topics(self, stop: asyncio.Event) -> None:
-        finder = TopicFinder(self._options, self._is_wanted)
         refused: set[str] = set()
         while True:
-            for topic in await finder.known():
+            for topic in await self.known_topics():
                 if topic in self._recorders or topic in refused:
                     continue
                 try:
@@ -197,6 +198,33 @@ class Archive:
                 self._recorders[topic] = recorder
                 self._start(recorder, stop)
             await asyncio.sleep(self._options.topic_refresh_ns / SECOND)
+
+    async def known_topics(self) -> list[str]:
+        """Return the matching topics of the nsqlookupds that answer, in alphabetical order."""
+        options = self._options
+        # The TLS settings and the secret of the consumers count for nsqlookupds, too.
+        config = common.consumer_config(PROGRAM, options)
+        timeout = aiohttp.ClientTimeout(
+            connect=options.http_client_connect_timeout_ns / SECOND,
+            total=options.http_client_request_timeout_ns / SECOND,
+        )
+        urls = [question(each, "topics") for each in options.lookupd_http_addresses]
+        async with NsqlookupdClient(config, timeout) as client:
+            answers = await asyncio.gather(*(self._topics_at(client, url) for url in urls))
+        return sorted(filter(self._is_wanted, set().union(*answers)))
+
+    async def _topics_at(self, client: NsqlookupdClient, url: str) -> Sequence[str]:
+        try:
+            found, left_out = names(await client.ask(url), "topics")
+        except (ConnectionError, ValueError) as error:
+            if url not in self._failing_lookupds:
+                log.error("nsqlookupd %s: %s", shown(url), error)
+            self._failing_lookupds.add(url)
+            return ()
+        self._failing_lookupds.discard(url)
+        if left_out:
+            log.warning("skipped %d topics with invalid names", left_out)
+        return found
 
 
 class Recorder:
@@ -231,7 +259,6 @@ class Recorder:
         self._held_count = 0
         self._overdue_at = NEVER
         self._tick_at = NEVER
-        self._writing = asyncio.Lock()
         self._woken = asyncio.Event()
         self._reopening = False
         self._stopping = False
@@ -245,19 +272,30 @@ class Recorder:
         await self._on_disk(self.output.recover_files)
         if self._stopping:
             return
+        self._tick_at = time.monotonic() + self._sync_interval
         self.consumer.start()
-        tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._watch())]
+        # wait=0: messages are not collected to larger batches, because they are held until a sync
+        # anyway.
+        batches = self.consumer.batches(max(1, self.consumer.max_in_flight), wait=0)
+        receiving = asyncio.ensure_future(anext(batches, None))
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            async with self._writing:  # a cancelled call would go on running in its thread
-                for task in tasks:
-                    task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-            if failures := [each for each in results if isinstance(each, Exception)]:
-                raise failures[0]
+            while True:
+                await self._wait_for(receiving)
+                if receiving.done():
+                    if (batch := receiving.result()) is None:  # the consumer has stopped
+                        break
+                    self._hold(batch)
+                    receiving = asyncio.ensure_future(anext(batches, None))
+                    if await self._write(batch):
+                        await self._finish()
+                if (work := self._due_work()) is not None:
+                    await self._on_disk(work)
+                    await self._finish()
             await self._on_disk(self.output.close)
         finally:
-            for batch in self._held:
+            receiving.cancel()
+            (last,) = await asyncio.gather(receiving, return_exceptions=True)
+            for batch in (*self._held, *([last] if isinstance(last, Batch) else ())):
                 batch.requeue(0, backoff=False)
             await self.consumer.stop(0.0)
 
@@ -272,33 +310,48 @@ class Recorder:
         self._reopening = True
         self._woken.set()
 
-    async def _receive(self) -> None:
-        size = max(1, self.consumer.max_in_flight)
-        # wait=0: messages are not collected to larger batches, because they are held until a sync
-        # anyway.
-        async for batch in self.consumer.batches(size, wait=0):
-            async with self._writing:
-                if not self._held:
-                    now = time.monotonic()
-                    self._overdue_at = now + (batch.expires_at - now) / 2
-                    # _watch sleeps until the earlier of the two times that it knew; wake it to
-                    # compute them again.
-                    if self._overdue_at < self._tick_at:
-                        self._woken.set()
-                self._held.append(batch)
-                self._held_count += len(batch)
-                # While it stops, consumer.stop() waits for these messages: do not leave them to the
-                # next tick. Nor if no more messages, or few, come before some are finished.
-                sync = (
-                    self._stopping
-                    or self._held_count >= self.consumer.max_in_flight
-                    or self.consumer.is_starved
-                )
-                files = self.output.files
-                if await self._on_disk(partial(self.output.write, batch.bodies, sync=sync)):
-                    await self._finish()
-                if self.output.files > files:  # _watch does not know when the new file is too old
-                    self._woken.set()
+    async def _wait_for(self, receiving: asyncio.Future[Any]) -> None:
+        """Wait for the next batch, for the time at which something is due, or until woken."""
+        due_at = min(self._tick_at, self._overdue_at, self.output.rotates_at)
+        waking: asyncio.Future[Any] = asyncio.ensure_future(self._woken.wait())
+        await asyncio.wait(
+            [receiving, waking],
+            timeout=max(0.0, due_at - time.monotonic()),
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        waking.cancel()
+        self._woken.clear()
+
+    def _hold(self, batch: Batch) -> None:
+        if not self._held:
+            now = time.monotonic()
+            self._overdue_at = now + (batch.expires_at - now) / 2
+        self._held.append(batch)
+        self._held_count += len(batch)
+
+    async def _write(self, batch: Batch) -> bool:
+        """Write a batch; return whether all messages held are on the disk."""
+        # While it stops, consumer.stop() waits for these messages: do not leave them to the next
+        # tick. Nor if no more messages, or few, come before some are finished.
+        sync = (
+            self._stopping
+            or self._held_count >= self.consumer.max_in_flight
+            or self.consumer.is_starved
+        )
+        return await self._on_disk(partial(self.output.write, batch.bodies, sync=sync))
+
+    def _due_work(self) -> Callable[[], None] | None:
+        """Return what syncs, rotates or closes the file, if that is due."""
+        now = time.monotonic()
+        if self._reopening:
+            self._reopening = False
+            return self.output.close
+        if now >= min(self._tick_at, self.output.rotates_at):
+            self._tick_at = now + self._sync_interval
+            return self.output.tick
+        if now >= self._overdue_at or self._stopping:
+            return self.output.sync
+        return None
 
     async def _finish(self) -> None:
         """Send FIN for all messages held: they are on the disk."""
@@ -306,29 +359,6 @@ class Recorder:
         self._held_count, self._overdue_at = 0, NEVER
         for batch in held:
             await batch.finish()
-
-    async def _watch(self) -> None:
-        """Sync, rotate or close the file when it is due; each leaves all messages on the disk."""
-        self._tick_at = time.monotonic() + self._sync_interval
-        while True:
-            due_at = min(self._tick_at, self._overdue_at, self.output.rotates_at)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, due_at - time.monotonic())):
-                    await self._woken.wait()
-            self._woken.clear()
-            async with self._writing:
-                now = time.monotonic()
-                if self._reopening:
-                    self._reopening = False
-                    await self._on_disk(self.output.close)
-                elif now >= min(self._tick_at, self.output.rotates_at):
-                    self._tick_at = now + self._sync_interval
-                    await self._on_disk(self.output.tick)
-                elif now >= self._overdue_at or self._stopping:
-                    await self._on_disk(self.output.sync)
-                else:
-                    continue
-                await self._finish()
 
     async def _on_disk(self, call: Callable[[], T]) -> T:
         """Run a blocking call in a thread. Raises ToolError: it failed."""
@@ -341,52 +371,12 @@ class Recorder:
             ) from error
 
 
-class TopicFinder:
-    """Asks nsqlookupds for topics that match a pattern; its sources and timeouts are checked."""
-
-    def __init__(self, options: Options, is_wanted: Callable[[str], object]) -> None:
-        self._urls = [question(each, "topics") for each in options.lookupd_http_addresses]
-        self._is_wanted = is_wanted
-        # The TLS settings and the secret sent to nsqlookupds.
-        self._config = common.consumer_config(PROGRAM, options)
-        self._timeout = aiohttp.ClientTimeout(
-            connect=options.http_client_connect_timeout_ns / SECOND,
-            total=options.http_client_request_timeout_ns / SECOND,
-        )
-        self._failing: set[str] = set()
-
-    async def known(self) -> list[str]:
-        """Return the matching topics of the nsqlookupds that answer, in alphabetical order."""
-        async with NsqlookupdClient(self._config, self._timeout) as asker:
-            answers = await asyncio.gather(*(self._ask(asker, url) for url in self._urls))
-        return sorted(filter(self._is_wanted, set().union(*answers)))
-
-    async def _ask(self, asker: NsqlookupdClient, url: str) -> set[str]:
-        try:
-            found, left_out = names(await asker.ask(url), "topics")
-        except (ConnectionError, ValueError) as error:
-            if url not in self._failing:
-                log.error("nsqlookupd %s: %s", shown(url), error)
-            self._failing.add(url)
-            return set()
-        self._failing.discard(url)
-        if left_out:
-            log.warning("skipped %d topics with invalid names", left_out)
-        return set(found)
-
-
 def _folder(flag: str, path: str, *, is_owned: bool = False) -> Folder:
     try:
         return Folder(path, is_owned=is_owned)
-    except ValueError as error:
-        reason = str(error)
-    except OSError as error:
-        reason = str(error)
-        if error.errno:
-            text = os.strerror(error.errno)
-            more = "" if error.strerror in (None, text) else f": {error.strerror}"
-            reason = f"{text.lower()}{more}"
-    raise UsageError(f"--{flag} {quote(path)}: {reason}")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"--{flag} {quote(path)}: {reason.lower()}") from None
 
 
 # Names, folders and files: calls block, and run in other threads
@@ -541,7 +531,8 @@ class Folder:
         _make(self.path)
         os.close(os.open(self.path, _FOLDER_FLAGS))
         if not os.access(self.path, os.W_OK | os.X_OK):
-            raise OSError(errno.EACCES, "files cannot be created there", self.path)
+            reason = "permission denied: files cannot be created there"
+            raise PermissionError(errno.EACCES, reason, self.path)
 
     def shown(self, name: str) -> str:
         """Return a file's whole path, for a person."""

@@ -14,12 +14,14 @@ import asyncio
 import contextlib
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from sparq.options.declare import Flag, flags_of
+from sparq.cluster.fleet import Fleet
+from sparq.options.declare import flags_of
 from sparq.options.kinds import BOOL
 from sparq.options.mistakes import Mistake
 from sparq.options.units import SECOND
@@ -27,31 +29,18 @@ from sparq.program.flags import HELP, Given, combined, split
 from sparq.program.stdout import write_stdout
 from sparq.protocol.names import is_valid_name
 from sparq.tools.admin.job import Job
-from sparq.tools.admin.verbs import PROGRAM, VERBS
+from sparq.tools.admin.verbs import FORMATS, PROGRAM, STATES, VERBS
 from sparq.tools.cluster import fleet_of
-from sparq.tools.commands import TOOLS, ClusterHttpOptions, UsageError
+from sparq.tools.commands import TOOLS, UsageError
 
 SECONDS_MAX: Final = 1.0
 SPARQ: Final = "sparq"
 SHELLS: Final = ("bash", "zsh", "fish")
-SHOW: Final = "show"
-FEW: Final = {
-    "place": ("earliest", "latest", "-1h", "last:100"),
-    "action": (SHOW, "export", "apply", "drop"),
-    "shell": SHELLS,
-    "what": ("topic",),
-}
-"""The values of a kind of word, if they are few."""
+PLACES: Final = ("earliest", "latest", "-1h", "last:100")
+POLICIES: Final = "show|export|apply|drop TOPIC CHANNEL"
+"""The words of `policies`, as far as they are completed."""
 
-KINDS: Final = {
-    "move": ["what", "topic"],
-    "completion": ["shell"],
-    "policies": ["action", "topic", "channel"],
-}
-"""The kinds of a verb's words, if its usage does not name them."""
-
-STATES: Final = ("waiting", "in_flight", "deferred", "finished")
-VALUES: Final = {"state": STATES, "format": ("jsonl", "csv")}
+VALUES: Final = {"state": STATES, "format": FORMATS}
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
 
 PROGRAMS: Final = ("nsqd", "nsqlookupd", "nsqadmin", *TOOLS)
@@ -133,7 +122,7 @@ def start(words: Sequence[str]) -> int:
     """Print the possible values of the last word of a command line; return the exit status 0."""
     found: list[str] = []
     # Swallowed: any text here would appear in the middle of the command line that the user types.
-    with contextlib.suppress(Mistake, ValueError, TimeoutError):
+    with contextlib.suppress(Mistake, ValueError, TimeoutError, subprocess.TimeoutExpired):
         found = asyncio.run(candidates(words))
     write_stdout("".join(f"{one}\n" for one in found))
     return 0
@@ -148,7 +137,7 @@ async def candidates(words: Sequence[str]) -> list[str]:
     Raises:
         Mistake: the words before it cannot be parsed.
         UsageError, ValueError: an address or the token is not valid.
-        TimeoutError: the cluster or a program does not answer in time.
+        TimeoutError, subprocess.TimeoutExpired: the cluster or a program does not answer in time.
     """
     program, *rest = words or [""]
     if program == SPARQ and len(rest) < 2:
@@ -156,30 +145,25 @@ async def candidates(words: Sequence[str]) -> list[str]:
     if program == SPARQ and rest[0] == "admin":
         return await _of_admin(rest[1:])
     if program == SPARQ:
-        return await _of_help([program, *(one for one in rest[:-1] if one in COMMANDS)], rest)
-    return await _of_help([program], rest) if program in PROGRAMS else []
+        return _of_help([program, *(one for one in rest[:-1] if one in COMMANDS)], rest)
+    return _of_help([program], rest) if program in PROGRAMS else []
 
 
-async def _of_help(program: Sequence[str], words: Sequence[str]) -> list[str]:
+def _of_help(program: Sequence[str], words: Sequence[str]) -> list[str]:
     """Return flags that a program's help page lists, or the verbs of `sparq token`."""
     last = words[-1] if words else ""
     verbs = [one for one in words[1:-1] if not one.startswith("-")] if "token" in program else []
     # Not this program's own code: an import of the daemons' would take as long, and need them.
     run = f"from sparq.scripts import {program[0]} as run; run()"
-    asked = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", run, *program[1:], *verbs[:1], "--help"),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+    page = subprocess.run(  # noqa: S603 - one of PROGRAMS
+        [sys.executable, "-c", run, *program[1:], *verbs[:1], "--help"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=HELP_SECONDS,
         env={**os.environ, "COLUMNS": "200"},
-    )
-    try:
-        async with asyncio.timeout(HELP_SECONDS):
-            page = (await asked.communicate())[0].decode()
-    finally:
-        if asked.returncode is None:
-            asked.kill()
-            await asked.wait()
+        check=False,
+    ).stdout
     if last.startswith("-"):
         flags = [f"{name}{'=' if value else ''}" for name, value in _FLAG.findall(page)]
         return _beginning(flags, f"--{last.lstrip('-')}")
@@ -192,56 +176,48 @@ async def _of_admin(words: Sequence[str]) -> list[str]:
     *before, last = words or [""]
     if not before:
         return _beginning(VERBS, last)
-    verb = before[0]
+    verb, *rest = before
     if verb not in VERBS:
         return []
-    known = [*flags_of(VERBS[verb].options), HELP]
+    known = flags_of(VERBS[verb].options)
     if last.startswith("-") and not last[1:2].isdigit():
         # A flag, with `=` if it takes a value; or the value of a flag with few values.
         name, equals, value = last.lstrip("-").partition("=")
         if equals:
             return [f"--{name}={one}" for one in _beginning(VALUES.get(name, ()), value)]
-        flags = [f"--{flag.name}" + ("" if flag.kind is BOOL else "=") for flag in known]
+        flags = [f"--{flag.name}" + ("" if flag.kind is BOOL else "=") for flag in (*known, HELP)]
         return _beginning(flags, f"--{name}")
     by_name = {flag.name: flag for flag in known}
-    texts, given = split(f"{PROGRAM} {verb}", before[1:], by_name, takes_words=True)
-    kinds = VERBS[verb].words.replace("[", "").replace("]", "").lower().split()
-    kinds = KINDS.get(verb, kinds)
-    if len(given) >= len(kinds) or (verb == "policies" and given and given[0] != SHOW):
+    texts, given = split(f"{PROGRAM} {verb}", rest, by_name, takes_words=True)
+    usage = POLICIES if verb == "policies" else VERBS[verb].words
+    kinds = usage.replace("[", "").replace("]", "").split()
+    if len(given) >= len(kinds) or (verb == "policies" and given and given[0] != "show"):
         return []
     kind = kinds[len(given)]
-    if kind not in ("topic", "channel", "node"):
-        return _beginning(FEW.get(kind, ()), last)
-    async with asyncio.timeout(SECONDS_MAX):
-        names = await _names(texts, kind, given[-1] if given else "")
-    return _beginning(names, last)
+    if kind.islower():  # the words themselves
+        return _beginning(kind.split("|"), last)
+    if kind == "PLACE":
+        return _beginning(PLACES, last)
+    options = replace(
+        combined(VERBS[verb].options, known, Given(texts))[0],
+        http_client_connect_timeout_ns=SECOND,
+        http_client_request_timeout_ns=SECOND,
+    )
+    async with asyncio.timeout(SECONDS_MAX), fleet_of(options, is_required=False) as fleet:
+        return _beginning(await _names(fleet, kind, given), last)
 
 
 def _beginning(names: Iterable[str], text: str) -> list[str]:
     return [name for name in names if name.startswith(text)]
 
 
-async def _names(texts: Sequence[tuple[Flag, str]], kind: str, topic: str) -> list[str]:
-    """Return the topics, a topic's channels, or the nsqds."""
-    # Only the flags that name the cluster count.
-    known = flags_of(ClusterHttpOptions)
-    names_cluster = {flag.name for flag in known}
-    given = Given([each for each in texts if each[0].name in names_cluster])
-    options = replace(
-        combined(ClusterHttpOptions, known, given)[0],
-        http_client_connect_timeout_ns=SECOND,
-        http_client_request_timeout_ns=SECOND,
-    )
-    async with fleet_of(options, is_required=False) as fleet:
-        if kind == "node":
-            nodes = (await fleet.nodes()).value
-            return [node.address for node in nodes if _ADDRESS.fullmatch(node.address)]
-        if kind == "topic":
-            names = (await fleet.topics()).value
-        elif fleet.lookupds:
-            names = (await fleet.channels(topic)).value
-        else:
-            stats = (await fleet.stats(topic)).value.values()
-            found = [each.topic(topic) for each in stats]
-            names = sorted({one.channel_name for each in found if each for one in each.channels})
+async def _names(fleet: Fleet, kind: str, given: Sequence[str]) -> list[str]:
+    """Return the topics, a topic's channels, or the addresses of the nsqds."""
+    if kind == "NODE":
+        nodes = (await fleet.nodes()).value
+        return [node.address for node in nodes if _ADDRESS.fullmatch(node.address)]
+    if kind == "CHANNEL":
+        names = (await fleet.channels(given[-1])).value
+    else:
+        names = (await fleet.topics()).value if kind in ("TOPIC", "NAME") else []
     return [name for name in names if is_valid_name(name)]

@@ -34,8 +34,9 @@ FOOT: Final = (
     f"Without an address, the environment variable {LOOKUPD_VARIABLE} or {NSQD_VARIABLE} is used.\n"
 )
 
-STATE: Final = choice("", "waiting", "in_flight", "deferred", "finished")
-FORMAT: Final = choice("jsonl", "csv")
+STATES: Final = ("waiting", "in_flight", "deferred", "finished")
+FORMATS: Final = ("jsonl", "csv")
+STATE: Final = choice("", *STATES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,7 @@ class ExportOptions(SearchOptions):
     body_bytes: int = option(
         1_048_576, "maximum bytes of each body to write", least=0, most=1_048_576
     )
-    format: str = option("jsonl", "output format: jsonl or csv", kind=FORMAT)
+    format: str = option("jsonl", "output format: jsonl or csv", kind=choice(*FORMATS))
     output: str = option("", "new file to write to (default: standard output)")
 
 
