@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +19,6 @@ from sparq.tools.terminal import Pipe
 from tests.support.servers import NsqdServer, Server, free_port
 from tests.support.tool_options import parse
 from tests.support.waiting import until
-
-COMMAND = (sys.executable, "-m", "sparq.tools", "nsq_stat")
 
 HEADING = """\
 ------rate------+----------------depth----------------+--------------metadata---------------
@@ -172,16 +167,3 @@ def test_rates_are_truncated_as_in_go() -> None:
 
     assert "     -3      -3 | " == line(now, before, 2.0)[:18]
     assert "      3       3 | " == line(before, now, 2.0)[:18]
-
-
-def test_sighup_ends_the_program(nsqds: tuple[NsqdServer, NsqdServer]) -> None:
-    """SIGHUP ends it with status 0, as every stopping signal does."""
-    make("stat", nsqds[0])
-    words = ["--topic=stat", "--channel=c", f"--nsqd-http-address={nsqds[0].http}"]
-    with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        heading = process.stdout.readline() + process.stdout.readline()
-        process.send_signal(signal.SIGHUP)
-        status = process.wait(30)
-
-    assert (HEADING, 0) == (heading, status)

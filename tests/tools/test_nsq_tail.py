@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,8 +18,6 @@ from sparq.tools.terminal import Pipe
 from tests.support.servers import NsqdServer, Server
 from tests.support.tool_options import parse
 from tests.support.waiting import until
-
-COMMAND = (sys.executable, "-m", "sparq.tools", "nsq_tail")
 
 
 def publish(nsqd: NsqdServer, topic: str, *bodies: bytes) -> None:
@@ -149,55 +144,6 @@ async def test_max_in_flight_is_not_exceeded(nsqd: NsqdServer, tmp_path: Path) -
             await running.until(lambda ready=ready: readies() == [ready])
 
 
-async def test_a_message_is_printed_after_any_number_of_attempts(
-    nsqd: NsqdServer, tmp_path: Path
-) -> None:
-    """A message is printed after any number of attempts, unless a client option limits them."""
-    publish(nsqd, "often", b"worn")
-    words = ("--topic=often", "--channel=c", f"--nsqd-tcp-address={nsqd.tcp}")
-    async with requeued(nsqd, "often", times=6), tailing(tmp_path, *words) as running:
-        await running.until(lambda: running.lines == [b"worn"])
-
-
-@asynccontextmanager
-async def requeued(nsqd: NsqdServer, topic: str, times: int) -> AsyncIterator[None]:
-    """Have the only message of the topic's channel `c` delivered `times` times before the block."""
-    from sparq.client import Consumer
-
-    options = {"max_attempts": 0, "max_backoff_duration": 0.0}
-    async with Consumer(topic, "c", nsqd_tcp_addresses=nsqd.tcp, **options) as consumer:
-        async for message in consumer:
-            attempts = message.attempts
-            await message.requeue(0, backoff=False)
-            if attempts == times:
-                break
-    yield
-
-
-async def test_heartbeats_are_answered_while_the_output_waits(nsqd: NsqdServer) -> None:
-    """While the output waits for its pipe, heartbeats are answered; then all lines arrive."""
-    bodies = [b"%06d" % number + bytes(1000) for number in range(300)]
-    publish(nsqd, "paused", *bodies)
-    reading, writing = os.pipe()
-    words = ["--topic=paused", f"--nsqd-tcp-address={nsqd.tcp}", "--n=300", "--channel=c"]
-    options = parse(Options, "nsq_tail", [*words, "--consumer-opt=heartbeat_interval,1s"])
-    task = asyncio.create_task(tail(options, asyncio.Event(), Pipe(writing)))
-    await until(lambda: nsqd.channel("paused", "c").get("in_flight_count"))
-    loop = asyncio.get_running_loop()
-    for _ in range(3):  # nsqd closes a connection that is silent for two heartbeats
-        begun = loop.time()
-        await until(lambda begun=begun: loop.time() - begun > 0.9)
-    read = b""
-    while read.count(b"\n") < 300:
-        read += await asyncio.to_thread(os.read, reading, 1 << 16)
-
-    assert 0 == await task
-    assert bodies == read.splitlines()
-    assert 0 == nsqd.channel("paused", "c")["requeue_count"]
-    os.close(reading)
-    os.close(writing)
-
-
 async def test_unwritten_messages_are_requeued(nsqd: NsqdServer) -> None:
     """A full disk is an error message, a closed pipe is not; unwritten messages are requeued."""
     publish(nsqd, "unwritten", b"x")
@@ -218,18 +164,3 @@ async def test_unwritten_messages_are_requeued(nsqd: NsqdServer) -> None:
     assert channel["requeue_count"] >= 2
     os.close(full)
     os.close(writing)
-
-
-def test_sigterm_ends_the_program(nsqd: NsqdServer) -> None:
-    """SIGTERM ends it with status 0; printed messages are finished."""
-    publish(nsqd, "program", b"a", b"b")
-    words = ["--topic=program", "--channel=c", f"--nsqd-tcp-address={nsqd.tcp}"]
-    with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(2)]
-        process.send_signal(signal.SIGTERM)
-        status = process.wait(30)
-
-    assert ([b"a\n", b"b\n"], 0) == (lines, status)
-    channel = nsqd.channel("program", "c")
-    assert (0, 0) == (channel["depth"], channel["in_flight_count"])

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -25,7 +20,6 @@ from sparq.tools.nsq_to_http import (
     parse_headers,
 )
 from sparq.tools.relay import NotAcceptedError, NotSentError
-from tests.client.certificates import certificates, server_context
 from tests.client.scripted import listening
 from tests.support.servers import free_port
 from tests.tools.forwarding import web_server
@@ -229,49 +223,3 @@ async def test_no_cookie_is_kept(session: aiohttp.ClientSession) -> None:
             await HttpTarget("POST", server.url, {}).send(session, b"x")
 
     assert all("Cookie" not in each.headers for each in server.asked)
-
-
-TRUSTING = """
-import asyncio, json, sys
-from sparq.tools.nsq_to_http import HttpTarget, open_session
-from sparq.tools.relay import NotSentError
-
-async def main():
-    found = []
-    async with open_session(5, 5) as session:
-        for url in sys.argv[1:]:
-            try:
-                await HttpTarget("POST", url, {}).send(session, b"x")
-                found.append("sent")
-            except NotSentError as error:
-                found.append("refused" if "certificate" in str(error) else str(error))
-    print(json.dumps(found))
-
-asyncio.run(main())
-"""
-
-
-async def test_certificates_are_verified(tmp_path: Path) -> None:
-    """Host, dates and signature are checked with the system's authorities or SSL_CERT_FILE."""
-    files = certificates(tmp_path)
-    ways = [files.server, files.elsewhere, files.expired, files.stranger, files.self_signed]
-    urls, servers = [], []
-    for cert in ways:
-        entering = web_server(server_context(files, cert))
-        server = await entering.__aenter__()
-        servers.append((entering, server))
-        urls.append(server.url)
-    environment = {**os.environ, "SSL_CERT_FILE": str(files.authority)}
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-c", TRUSTING, *urls],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for entering, _ in servers:
-        await entering.__aexit__(None, None, None)
-
-    assert ["sent", *["refused"] * 4] == json.loads(done.stdout)
-    assert [1, 0, 0, 0, 0] == [len(server.asked) for _, server in servers]

@@ -6,9 +6,7 @@ import asyncio
 import itertools
 import math
 import os
-import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,13 +24,11 @@ from sparq.tools.to_nsq import (
     runs,
     serve,
 )
-from tests.support.servers import NsqdServer, free_port, spawn_nsqd
+from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.tool_options import parse
 from tests.support.waiting import until
 
 STEPS = st.lists(st.tuples(st.integers(1, 50), st.floats(0, 3)), max_size=50)
-
-COMMAND = (sys.executable, "-m", "sparq.tools", "to_nsq")
 
 
 class Publishing:
@@ -123,10 +119,6 @@ async def test_records_are_published_at_the_rate(nsqd: NsqdServer) -> None:
     assert [b"%d" % number for number in range(8)] == await bodies(nsqd, "rate", 8)
 
 
-def producers(nsqd: NsqdServer) -> list[dict[str, Any]]:
-    return nsqd.get_json("/stats?format=json")["producers"] or []
-
-
 async def test_many_and_large_records_are_published(nsqd: NsqdServer) -> None:
     """More data than a pipe holds, and a record that is larger than a run, are published."""
     records = [b"%05d" % number + bytes(number % 700) for number in range(3000)]
@@ -175,16 +167,6 @@ async def test_a_refused_run_is_published_in_smaller_runs(
     assert refused == caplog.text.count("E_BAD_BODY") > 0
     assert 0 == await running.end(b"x" * 990)
     assert [*records, b"x" * 990] == await bodies(strict, "runs", 41)
-
-
-async def test_an_unreachable_nsqd_is_named() -> None:
-    """The error names the nsqd; see tests/scenarios/dead_nodes/test_tools.py."""
-    port = free_port()
-    flags = [f"--nsqd-tcp-address=127.0.0.1:{port}", "--wait-for-nsqd=0s"]
-    reason = rf"^no connection to nsqd 127.0.0.1:{port}: "
-
-    with pytest.raises(ToolError, match=reason):
-        await Publishing(*words("absent"), *flags).end(b"a\nb\n")
 
 
 async def test_complete_records_are_published_after_a_signal(

@@ -23,7 +23,6 @@ from pathlib import Path
 import pytest
 
 from sparq import connect
-from sparq.tools.commands import ToolError
 from sparq.tools.terminal import Pipe
 from sparq.tools.top import Options
 from sparq.tools.top import serve as watch
@@ -315,7 +314,7 @@ def test_the_screen_continues_after_a_terminal_was_stopped(nsqd: NsqdServer) -> 
 
 
 def test_stopping_restores_the_terminal(nsqd: NsqdServer) -> None:
-    """The terminal is restored; after SIGCONT the screen and its keys work again."""
+    """The terminal is restored, also by SIGINT; after SIGCONT screen and keys work again."""
     with contextlib.closing(Terminal(f"--nsqd-http-address={nsqd.http}")) as terminal:
         terminal.until("archive")
         terminal.process.send_signal(signal.SIGTSTP)
@@ -327,8 +326,10 @@ def test_stopping_restores_the_terminal(nsqd: NsqdServer) -> None:
         terminal.until("archive")
         terminal.press("d")
         terminal.until("DEPTH v")
-        terminal.press("q")
+        terminal.process.send_signal(signal.SIGINT)
+
         assert 0 == terminal.end()
+        assert terminal.before == termios.tcgetattr(terminal.side)
 
 
 def test_a_dumb_terminal_gets_lines(nsqd: NsqdServer) -> None:
@@ -339,34 +340,6 @@ def test_a_dumb_terminal_gets_lines(nsqd: NsqdServer) -> None:
 
         assert 0 == terminal.end()
         assert "\x1b" not in terminal.text
-
-
-def test_a_signal_ends_a_screen(nsqd: NsqdServer) -> None:
-    """SIGINT ends the screen with status 0 and restores the terminal."""
-    with contextlib.closing(Terminal(f"--nsqd-http-address={nsqd.http}")) as terminal:
-        terminal.until("archive")
-        terminal.process.send_signal(signal.SIGINT)
-
-        assert 0 == terminal.end()
-        assert terminal.before == termios.tcgetattr(terminal.side)
-
-
-async def test_a_closed_pipe_and_a_full_disk_are_errors(nsqd: NsqdServer) -> None:
-    """A closed pipe is status 1 without a message; a full disk is an error."""
-    options = parse(
-        Options, "sparq top", ["--once", "--interval=10ms", "--nsqd-http-address", nsqd.http]
-    )
-    reading, writing = os.pipe()
-    os.close(reading)
-    try:
-        with pytest.raises(BrokenPipeError):  # status 1 without a message (`common.run`)
-            await watch(options, asyncio.Event(), Pipe(writing))
-    finally:
-        os.close(writing)
-    full = os.open("/dev/full", os.O_WRONLY)
-    with pytest.raises(ToolError, match="No space left on device"):
-        await watch(options, asyncio.Event(), Pipe(full))
-    os.close(full)
 
 
 def test_a_guarded_nsqd(guarded: GuardedNsqd) -> None:
