@@ -9,6 +9,7 @@ import pytest
 
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.upstream import AddressRule, Upstream, UpstreamError
+from sparq.protocol.address import parse_ip
 from tests.cluster.peers import NSQD, answer, listed, peer
 
 REMOTE = ["lookup.example:4161", "192.0.2.1:4161"]
@@ -80,6 +81,15 @@ def test_a_list_of_addresses_replaces_the_rule() -> None:
     assert "" == AddressRule(REMOTE, ["one.example"]).refusal("one.example", 4151)
     assert AddressRule(REMOTE, ["one.example"]).refusal("two.example", 4151)
     assert AddressRule(REMOTE, ["*.example"]).refusal("badexample", 4151)
+
+
+def test_a_name_outside_the_allowed_networks_is_refused() -> None:
+    """A list of networks allows a name only if it resolves to an address in one of them."""
+    reach = AddressRule(REMOTE, ["10.0.0.0/8"])
+
+    assert "" == reach.refusal("nsqd.example", 4151)  # not resolved yet
+    assert "" == reach.refusal_of("nsqd.example", parse_ip("10.0.0.1"))
+    assert reach.refusal_of("nsqd.example", parse_ip("169.254.169.254"))
 
 
 @pytest.mark.parametrize("text", ["", "a b", "10.0.0.0/99", "*.", "http://h", "a/b"])

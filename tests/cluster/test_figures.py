@@ -124,14 +124,15 @@ def test_no_figure_leaves_64_bits(finish_count: int, expected: int) -> None:
         ("stuck", {"clients": 1, "unfinished": 5, "lag_seconds": 99.0, "idle_seconds": 60.0}),
         ("behind", {"clients": 1, "unfinished": 5, "lag_seconds": 60.1}),
         ("ok", {"clients": 1, "unfinished": 0, "lag_seconds": 60.1}),
-        ("ok", {"readers": 1, "unfinished": 5, "idle_seconds": 119.0}),
-        ("stuck", {"readers": 1, "unfinished": 5, "idle_seconds": 120.0}),
+        ("ok", {"has_reader": True, "unfinished": 5, "idle_seconds": 119.0}),
+        ("stuck", {"has_reader": True, "unfinished": 5, "idle_seconds": 120.0}),
         ("paused", {"paused": True, "unfinished": 5, "idle_seconds": 99.0}),
     ],
 )
 def test_each_channel_has_a_state(words: str, facts: dict[str, Any]) -> None:
     """The first rule that applies counts."""
-    none = {"paused": False, "clients": 0, "readers": 0, "unfinished": 0, "idle_seconds": 0.0}
+    none = {"paused": False, "clients": 0, "has_reader": False, "unfinished": 0}
+    none |= {"idle_seconds": 0.0}
 
     assert words == channel_state(**{**none, "lag_seconds": math.nan, **facts})
     assert words in STATES
@@ -147,9 +148,8 @@ def test_a_paused_topic_and_a_gone_node_follow_the_state() -> None:
 
 def test_lag_is_the_age_of_the_oldest_waiting_message() -> None:
     """It is estimated if a node does not report it, and unknown while none is finished."""
-    assert 12.0 == lag_of([3.5, 12.0, 0.0], 7, None)
-    assert 0.0 == lag_of([], 0, None)
-    assert 5.0 == lag_of([99.0, None], 50, 10.0)
-    assert 0.0 == lag_of([None], 0, None)
-    assert [True, True] == [math.isnan(lag_of([None], 5, rate)) for rate in (None, 0.0)]
+    assert 12.0 == lag_of(12.0, 7, None)
+    assert 5.0 == lag_of(None, 50, 10.0)
+    assert 0.0 == lag_of(None, 0, None)
+    assert [True, True] == [math.isnan(lag_of(None, 5, rate)) for rate in (None, 0.0)]
     assert figures.STUCK_SECONDS == figures.BEHIND_SECONDS

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Annotated, Any, Final, TypeVar
 
@@ -160,7 +160,7 @@ class ChannelFigures(_Queue, gc=False, kw_only=True):
 
     Attributes:
         oldest_waiting_seconds: age of the oldest waiting message; None: not reported, as by Go's
-            nsqd (from `decode` also: none waits).
+            nsqd.
         range_reader: address of the range reader that holds it; it is no client.
     """
 
@@ -255,8 +255,8 @@ class NsqdFigures(msgspec.Struct, gc=False):
 _stats = msgspec.json.Decoder(NsqdFigures)
 
 
-def decode(answer: bytes | bytearray) -> NsqdFigures:
-    """Parse an answer of `/stats`; names in it are not checked.
+def read(answer: bytes | bytearray) -> NsqdFigures:
+    """Parse an answer of `/stats`, without topics and channels whose names NSQ does not allow.
 
     Raises:
         ValueError: it is unreadable (rule 1).
@@ -268,16 +268,6 @@ def decode(answer: bytes | bytearray) -> NsqdFigures:
     found = found.data or found
     if not found.version:
         raise ValueError("unreadable statistics: they have no version")
-    return found
-
-
-def read(answer: bytes | bytearray) -> NsqdFigures:
-    """Parse an answer of `/stats`, without topics and channels whose names NSQ does not allow.
-
-    Raises:
-        ValueError: it is unreadable (rule 1).
-    """
-    found = decode(answer)
     found.listed = [topic for topic in found.topics if is_name(topic.topic_name)]
     for topic in found.listed:
         topic.listed = [one for one in topic.channels if is_name(one.channel_name)]
@@ -345,7 +335,7 @@ def channel_state(
     *,
     paused: bool,
     clients: int,
-    readers: int,
+    has_reader: bool,
     unfinished: int,
     idle_seconds: float,
     lag_seconds: float,
@@ -355,16 +345,16 @@ def channel_state(
     Args:
         paused: whether it is paused at any node.
         clients: number of its consumers' connections.
-        readers: number of range readers that hold it.
+        has_reader: whether a range reader holds it.
         unfinished: messages waiting or in flight.
         idle_seconds: how long messages have been unfinished without one being finished.
         lag_seconds: its lag; nan: unknown.
     """
     if paused:
         return "paused"
-    if not clients + readers:
+    if not clients and not has_reader:
         return "no consumers"
-    if unfinished and idle_seconds >= (READER_STUCK_SECONDS if readers else STUCK_SECONDS):
+    if unfinished and idle_seconds >= (READER_STUCK_SECONDS if has_reader else STUCK_SECONDS):
         return "stuck"
     return "behind" if unfinished and lag_seconds > BEHIND_SECONDS else "ok"
 
@@ -381,18 +371,17 @@ def state_of(state: str, *, topic_paused: bool = False, gone: bool = False) -> s
     return ", ".join(more if state == "ok" and more else [state, *more])
 
 
-def lag_of(ages: Iterable[float | None], unfinished: int, finish_rate: float | None) -> float:
+def lag_of(age: float | None, unfinished: int, finish_rate: float | None) -> float:
     """The lag of a channel in seconds: the age of its oldest waiting message; nan: unknown.
 
     Args:
-        ages: the ages that its nodes report; None: not reported, as by Go's nsqd. Then the lag is
-            estimated by Little's law.
+        age: the age; None: a node does not report it, as Go's nsqd. Then the lag is estimated by
+            Little's law.
         unfinished: messages waiting or in flight.
         finish_rate: messages finished per second.
     """
-    known = [*ages]
-    if None not in known:
-        return max((age for age in known if age is not None), default=0.0)
+    if age is not None:
+        return age
     if not unfinished:
         return 0.0
     return unfinished / finish_rate if finish_rate else math.nan

@@ -29,7 +29,6 @@ from sparq.cluster.figures import (
     ChannelFigures,
     NsqdFigures,
     channel_state,
-    is_name,
     lag_of,
 )
 from sparq.protocol.names import one_line
@@ -190,9 +189,6 @@ COUNTS: Final = {
 RATES: Final = ("in_rate", "out_rate", "requeue_rate", "timeout_rate", "byte_rate")
 """The rates of these counters."""
 
-INVALID: Final = " "
-"""A channel's name that NSQ does not allow, in place of "", which is the topic's own here."""
-
 COUNT_MAX: Final = 1 << 53
 """Larger figures are cut, so that no sum overflows."""
 
@@ -201,22 +197,20 @@ class NameList:
     """The topics and channels of an answer. Equal answers share one: they are many, and large.
 
     Attributes:
-        rows: the places of the valid ones in the answer, without duplicates.
+        rows: their places in the answer; of a name that a node reports twice, the last one.
         keys: their names.
         places: each topic's places in `keys`.
         is_topic: for each key whether it is a topic's.
     """
 
     def __init__(self, told: tuple[Key, ...]) -> None:
-        first = {key: row for row, key in reversed([*enumerate(told)])}
-        valid = [key for key in first if is_name(key[0]) and (not key[1] or is_name(key[1]))]
-        valid.sort(key=first.__getitem__)
-        self.rows = np.array([first[key] for key in valid], np.int64)
-        self.keys = valid
+        rows = {key: row for row, key in enumerate(told)}
+        self.keys = [*rows]
+        self.rows = np.array([*rows.values()], np.int64)
         self.places: dict[str, list[int]] = {}
-        for at, key in enumerate(valid):
+        for at, key in enumerate(self.keys):
             self.places.setdefault(key[0], []).append(at)
-        self.is_topic = np.array([not key[1] for key in valid], np.bool_)
+        self.is_topic = np.array([not key[1] for key in self.keys], np.bool_)
 
 
 _lists: WeakValueDictionary[tuple[Key, ...], NameList] = WeakValueDictionary()
@@ -236,30 +230,24 @@ class NodeStats:
     """
 
     def __init__(self, figures: NsqdFigures, at_seconds: float) -> None:
-        """`figures` may have been read by `figures.decode`: invalid names are left out here."""
         self.figures = structs.replace(figures, listed=None)
         self.at_seconds = at_seconds
         topics = figures.topics
         channels = [channel for topic in topics for channel in topic.channels]
-        keys = [(topic.topic_name, "") for topic in topics]
-        keys += [
-            (topic.topic_name, channel.channel_name or INVALID)
-            for topic in topics
-            for channel in topic.channels
-        ]
-        told = tuple(keys)
+        told = (
+            *((topic.topic_name, "") for topic in topics),
+            *((topic.topic_name, each.channel_name) for topic in topics for each in topic.channels),
+        )
         self.names = names = _lists.get(told) or _lists.setdefault(told, NameList(told))
         rows = map(attrgetter(*COUNTS.values()), chain(topics, channels))
         flat = np.fromiter(chain.from_iterable(rows), np.int64, len(told) * len(COUNTS))
         self.counts = np.clip(flat.reshape(-1, len(COUNTS))[names.rows], 0, COUNT_MAX)
         ages = [0.0] * len(topics) + [channel.oldest_waiting_seconds for channel in channels]
-        oldest = np.maximum(np.array(ages, np.float64)[names.rows], 0.0)
-        # sparq's nsqd reports null if no message waits.
-        self.oldest = oldest if figures.sparq_version is None else np.nan_to_num(oldest)
+        self.oldest = np.array(ages, np.float64)[names.rows]
         self._rates: tuple[float | None, Any] | None = None
         self.readers = {
             key: _reader(one)
-            for key, one in zip(keys[len(topics) :], channels, strict=True)
+            for key, one in zip(told[len(topics) :], channels, strict=True)
             if one.range_reader
         }
 
@@ -305,14 +293,28 @@ Answer: TypeAlias = tuple[NodeStats, NodeStats | None]
 
 
 class ChannelPast:
-    """What rows need of the past; by default nothing is known."""
+    """What rows need of earlier rows; a new one knows nothing."""
 
-    def idle_seconds(self, _key: Key, _finished: int, _unfinished: int) -> float:
+    def __init__(self) -> None:
+        self._moved: dict[Key, tuple[int, float]] = {}
+        self._moved_before: dict[Key, tuple[int, float]] = {}
+        self._at = 0.0
+
+    def begin(self, at_seconds: float) -> None:
+        """Begin the rows of this time, on the monotonic clock."""
+        self._at, self._moved_before, self._moved = at_seconds, self._moved, {}
+
+    def idle_seconds(self, key: Key, finished: int, unfinished: int) -> float:
         """How long messages have been unfinished without one being finished."""
-        return 0.0
+        before, moved_at = self._moved_before.get(key, (-1, self._at))
+        # The sum falls if an nsqd that has the channel is gone: that is no progress.
+        if finished > before or not unfinished:
+            moved_at = self._at
+        self._moved[key] = finished, moved_at
+        return self._at - moved_at
 
     def growth(self, _key: Key, _depth: int) -> float | None:
-        """Growth of a depth, in messages per second."""
+        """Growth of a depth, in messages per second; None: unknown."""
         return None
 
 
@@ -392,12 +394,12 @@ def _channel(
     in_flight, deferred, clients, ready, paused = others
     in_rate, out_rate, requeue_rate, timeout_rate, _ = rates
     unfinished = depth + in_flight
-    lag = lag_of((age,), unfinished, out_rate)
+    lag = lag_of(age, unfinished, out_rate)
     idle = past.idle_seconds(key, finished, unfinished)
     state: Any = channel_state(
         paused=bool(paused),
         clients=clients,
-        readers=int(reader is not None),
+        has_reader=reader is not None,
         unfinished=unfinished,
         idle_seconds=idle,
         lag_seconds=lag,

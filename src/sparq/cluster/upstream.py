@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import re
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Mapping
@@ -124,8 +125,7 @@ class Upstream:
         self._tls = tls
         self._token = {"Authorization": f"Bearer {token}"} if token else {}
         self._own: frozenset[str] = frozenset()
-        self._found: frozenset[str] = frozenset()
-        self._trusted: frozenset[str] = frozenset()
+        self._found: dict[str, bool] = {}
         self._call_slots = asyncio.Semaphore(CALLS_MAX)
 
     async def __aenter__(self) -> Self:
@@ -166,13 +166,12 @@ class Upstream:
 
         They replace those set before.
         """
-        self._found = frozenset(addresses)
-        self._trusted = frozenset(address for address, trusted in addresses.items() if trusted)
+        self._found = dict(addresses)
 
     def know_too(self, addresses: Mapping[str, bool]) -> None:
         """Add addresses that may be called, and whether each may get the token."""
-        self._trusted |= {address for address, trusted in addresses.items() if trusted}
-        self._found |= frozenset(addresses)
+        for address, trusted in addresses.items():
+            self._found[address] = trusted or self._found.get(address, False)
 
     def _refusal(self, host: str, ip: str) -> str:
         """Return why a host with this IP address is not called; "" if it may be.
@@ -181,7 +180,8 @@ class Upstream:
         """
         if any(_url_of(address).host == host for address in self._own):
             return ""
-        return self.reach.refusal_resolved(host, ip)
+        found = parse_ip(ip)
+        return "not an IP address" if found is None else self.reach.refusal_of(host, found)
 
     async def get(self, address: str, path: str, /, **query: str) -> Any:
         """Send a GET request; returns the parsed JSON answer.
@@ -259,7 +259,7 @@ class Upstream:
         if address not in self._own and address not in self._found:
             raise UpstreamError(address, "not a node of this cluster: request not sent")
         self.calls += 1
-        has_token = address in self._own or address in self._trusted
+        has_token = address in self._own or self._found.get(address, False)
         headers = {**(self._token if has_token else {})}
         if content_type:
             headers["Content-Type"] = content_type
@@ -342,8 +342,11 @@ LOW_PORTS: Final = range(1, 1024)
 HTTP_PORTS: Final = (80, 443)
 ANY_BELOW: Final = "*."
 NAME_MAX: Final = 253
-LABEL_MAX: Final = 63
-_NAME_LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_.")
+NOT_ALLOWED: Final = "not an allowed address"
+
+# Some resolvers read a name whose last part is a number, such as 2852039166 or 0xa9.254.1, as an
+# IPv4 address in an old notation.
+_NAME: Final = re.compile(r"([a-z0-9_-]{1,63}\.)*(?!\d+\Z|0x)[a-z0-9_-]{1,63}")
 
 
 class AddressRule:
@@ -377,7 +380,7 @@ class AddressRule:
                 if not _is_name(text.removeprefix(ANY_BELOW)):
                     what = "an IP address, network, host name or *.domain"
                     raise ValueError(f"{text!r} is not {what}") from None
-                self._names.append(text.lower())
+                self._names.append(text.lower().removesuffix("."))
         self._is_listed = bool(self._networks or self._names)
         self.vouches = vouches and self._is_listed
         self._is_local = any(is_here(URL(lookupd_url(text)).host or "") for text in lookupds)
@@ -391,50 +394,35 @@ class AddressRule:
         if port <= 0:
             return "not a valid host and port"
         found = parse_ip(host)
-        if found is not None:
-            why = self.refusal_of_ip(found)
-        elif not _is_name(host):
-            why = "not a valid host name"
-        else:
-            why = self._refusal_of_name(host.lower().removesuffix("."))
+        if found is None and not _is_name(host):
+            return "not a valid host name"
+        why = self.refusal_of(host, found)
         if not why and not self._is_listed and port in LOW_PORTS and port not in HTTP_PORTS:
             why = f"ports below 1024 other than 80 and 443 are not allowed (port {port})"
         return why
 
-    def refusal_of_ip(self, found: IpAddress) -> str:
-        """Why this IP address is not called; "": it may be called."""
-        if self._is_listed:
-            return (
-                ""
-                if any(found in network for network in self._networks)
-                else "not an allowed address"
-            )
-        if found.is_link_local or found.is_multicast or found.is_unspecified:
-            return "a link-local, multicast or unspecified address"
-        if found.is_loopback and not self._is_local:
-            return "a loopback address, but no configured nsqlookupd runs on this machine"
-        return ""
+    def refusal_of(self, host: str, ip: IpAddress | None) -> str:
+        """Why a host with this IP address is not called; "": it may be called.
 
-    def refusal_resolved(self, host: str, text: str) -> str:
-        """Why a name that resolves to this IP address is not called; "": it may be called."""
-        # The operator allowed the name itself, so it may lead to any address.
-        if self._is_listed and not self._refusal_of_name(host.lower()):
-            return ""
-        found = parse_ip(text)
-        return "not an IP address" if found is None else self.refusal_of_ip(found)
-
-    def _refusal_of_name(self, name: str) -> str:
+        Args:
+            host: the address or the name.
+            ip: None: the name is not resolved yet; it is checked again when it is called.
+        """
+        name = host.lower().removesuffix(".")
         if self._is_listed:
+            # The operator allowed the name itself, so it may lead to any address.
             if any(_is_like(name, allowed) for allowed in self._names):
                 return ""
-            # With networks, the decision waits for the IP address that the name resolves to.
-            return "" if self._networks else "not an allowed address"
-        if name == "localhost" or name.endswith(".localhost"):
-            return (
-                ""
-                if self._is_local
-                else "a loopback address, but no configured nsqlookupd runs on this machine"
-            )
+            if ip is None:
+                return "" if self._networks else NOT_ALLOWED
+            return "" if any(ip in network for network in self._networks) else NOT_ALLOWED
+        is_loopback = name == "localhost" or name.endswith(".localhost")
+        if ip is not None:
+            if ip.is_link_local or ip.is_multicast or ip.is_unspecified:
+                return "a link-local, multicast or unspecified address"
+            is_loopback = ip.is_loopback
+        if is_loopback and not self._is_local:
+            return "a loopback address, but no configured nsqlookupd runs on this machine"
         return ""
 
 
@@ -476,17 +464,10 @@ def is_here(host: str) -> bool:
 
 def _is_name(text: str) -> bool:
     """Whether a text looks like a host name; a name must not look like an IPv4 address."""
-    folded = text.lower()
-    if not folded or len(folded) > NAME_MAX or not set(folded) <= _NAME_LETTERS:
-        return False
-    # Some resolvers read 2852039166 or 0xa9.254.1 as an IPv4 address in an old notation.
-    labels = folded.removesuffix(".").split(".")
-    if any(not 0 < len(label) <= LABEL_MAX for label in labels):
-        return False
-    return not labels[-1].isdigit() and not labels[-1].startswith("0x")
+    name = text.lower().removesuffix(".")
+    return len(name) <= NAME_MAX and _NAME.fullmatch(name) is not None
 
 
 def _is_like(name: str, allowed: str) -> bool:
-    if allowed.startswith(ANY_BELOW):
-        return name.endswith(allowed.removeprefix("*"))
-    return name == allowed.removesuffix(".")
+    below = allowed.removeprefix("*")
+    return name == allowed or (allowed.startswith(ANY_BELOW) and name.endswith(below))

@@ -80,14 +80,14 @@ def _check_go(disk: Disk, data_path: str, progress: Progress, report: CheckRepor
 
 
 def _go_rows(disk: Disk, data_path: str, topic: GoTopic, progress: Progress) -> Iterator[CheckRow]:
-    own = CheckRow(topic.name, "", topic.paused)
+    own = CheckRow(topic.name, "", topic.queue.paused)
     _count_queue(disk, data_path, topic.queue, own, progress)
     rows = []
-    for channel in topic.channels.values():
-        row = CheckRow(topic.name, channel.name, channel.paused)
-        _count_queue(disk, data_path, channel.queue, row, progress)
+    for name, queue in topic.channels.items():
+        row = CheckRow(topic.name, name, queue.paused)
+        _count_queue(disk, data_path, queue, row, progress)
         rows.append(row)
-    if rows and not topic.paused:
+    if rows and not topic.queue.paused:
         # nsqd moves the messages of the topic's own queue into all of its channels immediately.
         for row in rows:
             row.depth += own.depth

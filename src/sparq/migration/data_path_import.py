@@ -14,10 +14,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+
+import msgspec
+from msgspec import Struct
 
 from sparq.broker.catalog import TOPICS, Catalog
 from sparq.log.disk import Disk, DiskError, ensure_directory, read_bytes
@@ -34,6 +36,14 @@ logger = logging.getLogger(__name__)
 
 class GoImportError(Exception):
     """The data path cannot be taken over; the text says why and what to do."""
+
+
+class MovePlan(Struct):
+    """Which of Go's files go where, once the new logs are complete."""
+
+    format: int
+    aside: str
+    originals: list[str]
 
 
 class DataPathImport:
@@ -140,10 +150,8 @@ class DataPathImport:
             )
             try:
                 import_topic(disk, self._data_path, topic, target, tally)
-            except (DiskError, ImportStopped):
+            finally:
                 target.close()
-                raise
-            target.close()
         # From the inside out: the logs are synced, then the folders that hold them, then the plan.
         # After the rename all of it must survive a power cut.
         disk.sync_directory(self._path(TEMPORARY, TOPICS))
@@ -159,10 +167,10 @@ class DataPathImport:
         aside = ASIDE + datetime.fromtimestamp(seconds, UTC).strftime("%Y%m%dT%H%M%SZ")
         while self._disk.exists(self._path(aside)):
             aside += "_"
-        plan = {"format": FORMAT, "aside": aside, "originals": names}
+        plan = msgspec.json.encode(MovePlan(FORMAT, aside, names))
         file = self._disk.create(self._path(TEMPORARY, PLAN))
         try:
-            file.append([json.dumps(plan, indent=1).encode() + b"\n"], 0)
+            file.append([msgspec.json.format(plan, indent=1) + b"\n"], 0)
             file.sync()
         finally:
             file.close()
@@ -186,10 +194,11 @@ class DataPathImport:
         disk = self._disk
         plan = self._path(COMMITTED, PLAN)
         if disk.exists(plan):
-            aside, originals = self._read_plan(plan)
-            folder = self._path(aside)
+            found = self._read_plan(plan)
+            folder = self._path(found.aside)
             disk.make_directory(folder)
-            self._move(((self._path(name), f"{folder}/{name}") for name in originals), folder)
+            moves = [(self._path(name), f"{folder}/{name}") for name in found.originals]
+            self._move(moves, folder)
             topics = self._path(COMMITTED, TOPICS)
             home = self._path(TOPICS)
             disk.make_directory(home)
@@ -214,16 +223,15 @@ class DataPathImport:
         self._disk.sync_directory(home)
         self._disk.sync_directory(self._data_path)
 
-    def _read_plan(self, path: str) -> tuple[str, list[str]]:
+    def _read_plan(self, path: str) -> MovePlan:
         file = self._disk.open(path)
         try:
             text = read_bytes(file, file.size(), 0)
         finally:
             file.close()
         try:
-            plan = json.loads(text)
-            return str(plan["aside"]), [str(name) for name in plan["originals"]]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            return msgspec.json.decode(text, type=MovePlan)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise GoImportError(
                 f"{path} is damaged: {error}; if there is no folder {ASIDE}..., move"
                 f" {self._path(COMMITTED)} away and start again to repeat the import"

@@ -18,11 +18,13 @@ dots.
 4. This module changes no file.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
 
 from sparq.log.check import file_size
 from sparq.log.disk import Disk, read_bytes
@@ -89,6 +91,7 @@ class GoQueue:
 
     Attributes:
         name: `<topic>` or `<topic>:<channel>`.
+        paused: whether the topic or channel is paused.
         positions: its metadata; None: missing or unreadable.
         files: the data files to read, in order.
         missing: data that the metadata refer to but that is missing.
@@ -96,6 +99,7 @@ class GoQueue:
     """
 
     name: str
+    paused: bool = False
     positions: GoQueuePositions | None = None
     files: list[DataFile] = field(default_factory=list)
     missing: list[BadBytes] = field(default_factory=list)
@@ -108,26 +112,12 @@ class GoQueue:
 
 
 @dataclass(slots=True)
-class GoChannel:
-    """A channel of a topic."""
-
-    name: str
-    paused: bool
-    queue: GoQueue
-
-
-@dataclass(slots=True)
 class GoTopic:
     """A topic; its own queue holds messages that have not reached its channels yet."""
 
     name: str
-    paused: bool
     queue: GoQueue
-    channels: dict[str, GoChannel] = field(default_factory=dict)
-
-    def queues(self) -> list[GoQueue]:
-        """List the channels' queues, then the topic's own."""
-        return [*(channel.queue for channel in self.channels.values()), self.queue]
+    channels: dict[str, GoQueue] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -144,8 +134,12 @@ class GoData:
     notes: list[str] = field(default_factory=list)
 
     def queues(self) -> list[GoQueue]:
-        """List all queues."""
-        return [queue for topic in self.topics.values() for queue in topic.queues()]
+        """List all queues: of each topic those of its channels, then its own."""
+        return [
+            queue
+            for topic in self.topics.values()
+            for queue in (*topic.channels.values(), topic.queue)
+        ]
 
 
 def go_files(disk: Disk, data_path: str) -> list[str]:
@@ -167,103 +161,79 @@ def survey(disk: Disk, data_path: str) -> GoData:
         GoDataError: nsqd.dat cannot be interpreted.
     """
     data = GoData(names=go_files(disk, data_path))
-    _take_metadata(disk, data_path, data)
-    matches = [match for match in map(_QUEUE_FILE.fullmatch, data.names) if match is not None]
-    for name in dict.fromkeys(match["queue"] for match in matches):
-        queue = _queue_of(data, name)
-        if queue is not None:
-            own = [match for match in matches if match["queue"] == name]
-            _take_queue(disk, data_path, queue, own)
-    return data
-
-
-# nsqd.dat
-
-
-def _take_metadata(disk: Disk, data_path: str, data: GoData) -> None:
-    """Read topics, channels and pauses from nsqd.dat."""
-    known = [name for name in data.names if _METADATA.fullmatch(name)]
-    if not known:
+    metadata = [name for name in data.names if _METADATA.fullmatch(name)]
+    if metadata:
+        # Versions before 1.0 had the worker's id in the file name; later ones kept that name as a
+        # link.
+        name = METADATA if METADATA in metadata else metadata[0]
+        _take_metadata(disk, f"{data_path}/{name}", data)
+    else:
         data.notes.append(
             f"{METADATA} is missing: channels are detected only from their queue files"
         )
-        return
-    # Versions before 1.0 had the worker's id in the file name; later ones kept that name as a link.
-    path = f"{data_path}/{METADATA if METADATA in known else known[0]}"
+    listed = {queue.name for queue in data.queues()}
+    matches = [match for match in map(_QUEUE_FILE.fullmatch, data.names) if match is not None]
+    for name in dict.fromkeys(match["queue"] for match in matches):
+        queue = _queue(data, *_SEPARATOR.split(name, maxsplit=1))
+        if queue is None:
+            continue
+        if metadata and queue.name not in listed:
+            # A crash before nsqd.dat was written: nsqd reads the files once the name is used again.
+            queue.notes.append(f"not listed in {METADATA}")
+        own = [match for match in matches if match["queue"] == name]
+        _take_queue(disk, data_path, queue, own)
+    return data
+
+
+class _ListedChannel(Struct):
+    name: str
+    paused: bool = False
+
+
+class _ListedTopic(_ListedChannel):
+    channels: list[_ListedChannel] | None = None
+
+
+class _Metadata(Struct):
+    """The contents of nsqd.dat."""
+
+    topics: list[_ListedTopic]
+
+
+def _take_metadata(disk: Disk, path: str, data: GoData) -> None:
+    """Read topics, channels and pauses from nsqd.dat."""
     try:
-        topics = _parse_metadata(_read_all(disk, path))
-    except (ValueError, RecursionError) as error:
+        metadata = msgspec.json.decode(_read_all(disk, path), type=_Metadata)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise GoDataError(
             f"{path} cannot be read: {error}. Repair it, or move it away to import without it"
             " (empty channels and pauses are then lost)"
         ) from error
-    for topic in topics:
-        name = str(topic["name"])
-        if not _is_kept(data, "topic", name):
+    for topic in metadata.topics:
+        if (own := _queue(data, topic.name)) is None:
             continue
-        own = _topic(data, name)
-        own.paused = bool(topic.get("paused"))
-        for channel in topic.get("channels") or []:
-            if _is_kept(data, f"channel of topic {name}", channel["name"]):
-                _channel(own, channel["name"]).paused = bool(channel.get("paused"))
+        own.paused = topic.paused
+        for channel in topic.channels or ():
+            if (queue := _queue(data, topic.name, channel.name)) is not None:
+                queue.paused = channel.paused
 
 
-def _parse_metadata(text: bytes) -> list[dict[str, Any]]:
-    """Parse nsqd.dat into its topics.
+def _queue(data: GoData, topic: str, channel: str | None = None) -> GoQueue | None:
+    """Return the queue of a topic or channel, new or known.
 
-    Raises:
-        ValueError: the text does not have the form of nsqd.dat.
+    None, with a note: a topic or channel of this name does not survive a restart of nsqd.
     """
-    document = json.loads(text)
-    topics = document.get("topics") if isinstance(document, dict) else None
-    if not isinstance(topics, list):
-        raise ValueError("it has no list of topics")
-    for topic in topics:
-        channels = topic.get("channels") or [] if isinstance(topic, dict) else None
-        if not isinstance(channels, list) or not isinstance(topic.get("name"), str):
-            raise ValueError(f"not a topic: {topic!r}"[:200])
-        if not all(isinstance(c, dict) and isinstance(c.get("name"), str) for c in channels):
-            raise ValueError(f"not a list of channels: {channels!r}"[:200])
-    return topics
-
-
-def _is_kept(data: GoData, what: str, name: str) -> bool:
-    """Whether a topic or channel of this name survives a restart of nsqd; if not, add a note."""
-    if not is_valid_name(name):
-        data.notes.append(f"{what} {name!r} is skipped: invalid name")
-        return False
-    if is_ephemeral(name):
-        data.notes.append(f"{what} {name} is skipped: ephemeral")
-        return False
-    return True
-
-
-def _topic(data: GoData, name: str) -> GoTopic:
-    return data.topics.setdefault(name, GoTopic(name, False, GoQueue(name)))
-
-
-def _channel(topic: GoTopic, name: str) -> GoChannel:
-    fresh = GoChannel(name, False, GoQueue(f"{topic.name}:{name}"))
-    return topic.channels.setdefault(name, fresh)
-
-
-# Queues
-
-
-def _queue_of(data: GoData, queue_name: str) -> GoQueue | None:
-    """Return the queue of files with this name; None: the name is invalid or ephemeral."""
-    topic_name, *rest = _SEPARATOR.split(queue_name, maxsplit=1)
-    if not _is_kept(data, "topic", topic_name):
-        return None
-    if rest and not _is_kept(data, f"channel of topic {topic_name}", rest[0]):
-        return None
-    known = topic_name in data.topics and (not rest or rest[0] in data.topics[topic_name].channels)
-    topic = _topic(data, topic_name)
-    queue = _channel(topic, rest[0]).queue if rest else topic.queue
-    if not known and any(_METADATA.fullmatch(name) for name in data.names):
-        # A crash before nsqd.dat was written: nsqd reads the files once the name is used again.
-        queue.notes.append(f"not listed in {METADATA}")
-    return queue
+    for what, name in (("topic", topic), (f"channel of topic {topic}", channel)):
+        if name is not None and not is_valid_name(name):
+            data.notes.append(f"{what} {name!r} is skipped: invalid name")
+            return None
+        if name is not None and is_ephemeral(name):
+            data.notes.append(f"{what} {name} is skipped: ephemeral")
+            return None
+    own = data.topics.setdefault(topic, GoTopic(topic, GoQueue(topic)))
+    if channel is None:
+        return own.queue
+    return own.channels.setdefault(channel, GoQueue(f"{topic}:{channel}"))
 
 
 def _take_queue(disk: Disk, data_path: str, queue: GoQueue, matches: list[re.Match[str]]) -> None:

@@ -13,8 +13,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -110,42 +111,38 @@ class Target:
             cache=BlockCache(CACHE_BYTES),
         )
 
-    def append(self, records: list[GoRecords]) -> int:
+    def append(self, records: GoRecords) -> int:
         """Store messages as one batch; return the first one's index. Raises DiskError."""
-        stamps = np.concatenate([piece.timestamps() for piece in records])
+        stamps = records.timestamps()
         now = self._clock()
         # Seeks by time use this timestamp; a damaged one must not lie in the future.
         published_ns = min(max(int(stamps.max()), 0), now.wall_ns)
-        published = Instant(published_ns, now.mono_ns)
-        commit = self.log.begin([piece.bodies() for piece in records], published)
+        commit = self.log.begin([records.bodies()], Instant(published_ns, now.mono_ns))
         assert commit.batch is not None
         commit.batch.stamp(stamps)
-        commit.run()
-        self.log.finish(commit)
-        if commit.error is not None:
-            raise commit.error
+        _complete(self.log, commit)
         return commit.first_index
 
     def finish(self) -> None:
         """Sync the log and the ledger to disk. Raises DiskError."""
-        commit = self.log.sync_task()
-        if commit is not None:
-            commit.run()
-            self.log.finish(commit)
-            if commit.error is not None:
-                raise commit.error
+        if (commit := self.log.sync_task()) is not None:
+            _complete(self.log, commit)
         self.ledger.flush()
-        task = self.ledger.sync_task()
-        if task is not None:
-            task.run()
-            self.ledger.finish(task)
-            if task.error is not None:
-                raise task.error
+        if (task := self.ledger.sync_task()) is not None:
+            _complete(self.ledger, task)
 
     def close(self) -> None:
         """Close the files."""
         self.log.close()
         self.ledger.close()
+
+
+def _complete(owner: Log | Ledger, task: Any) -> None:
+    """Run a task of a log or ledger, and take its result over. Raises DiskError."""
+    task.run()
+    owner.finish(task)
+    if task.error is not None:
+        raise task.error
 
 
 def import_topic(disk: Disk, data_path: str, topic: GoTopic, target: Target, tally: Tally) -> None:
@@ -157,12 +154,12 @@ def import_topic(disk: Disk, data_path: str, topic: GoTopic, target: Target, tal
     """
     ledger, log = target.ledger, target.log
     ends: dict[str, int] = {}
-    for name, channel in topic.channels.items():
+    for name, queue in topic.channels.items():
         ledger.note(RecordKind.CREATED, name, [log.end_index])
-        for first, records in _append(disk, data_path, channel.queue, target, tally):
+        for first, records in _append(disk, data_path, queue, target, tally):
             # The log has no attempts, only the ledger's requeues have. So a message that Go's nsqd
             # had already delivered is requeued, due at once.
-            attempts = np.concatenate([piece.attempts() for piece in records])
+            attempts = records.attempts()
             again = np.flatnonzero(attempts)
             if len(again):
                 ledger.note(
@@ -180,34 +177,29 @@ def import_topic(disk: Disk, data_path: str, topic: GoTopic, target: Target, tal
             ledger.note(RecordKind.PAUSED, name, flag=True)
     for _ in _append(disk, data_path, topic.queue, target, tally):
         pass
-    flows = topic.channels and not topic.paused
+    flows = topic.channels and not topic.queue.paused
     # P also passes the topic's own queue only if Go's nsqd would copy it to the channels now.
     ledger.note(RecordKind.MARK, "", [log.end_index if flows else own])
-    if topic.paused:
+    if topic.queue.paused:
         ledger.note(RecordKind.PAUSED, flag=True)
     target.finish()
 
 
 def _append(
     disk: Disk, data_path: str, queue: GoQueue, target: Target, tally: Tally
-) -> Iterator[tuple[int, list[GoRecords]]]:
+) -> Iterator[tuple[int, GoRecords]]:
     """Append a queue's messages; yield each batch and its first index once it is written."""
     for note in queue.notes:
         logger.info("%s: %s", queue.name, note)
     before, damaged = tally.messages, tally.damaged
-
-    def whole_records() -> Iterator[GoRecords]:
-        for found in read_queue(disk, data_path, queue):
-            if isinstance(found, BadBytes):
-                tally.damaged += 1
-                logger.warning("damaged, not imported: %s", found)
-            else:
-                yield found
-
-    for records in batches(whole_records()):
-        yield target.append(records), records
-        sizes = sum(int(piece.sizes.sum()) + LENGTH_SIZE * len(piece) for piece in records)
-        tally.add(sum(map(len, records)), sizes)
+    for found in read_queue(disk, data_path, queue):
+        if isinstance(found, BadBytes):
+            tally.damaged += 1
+            logger.warning("damaged, not imported: %s", found)
+            continue
+        for records in batches(found):
+            yield target.append(records), records
+            tally.add(len(records), int(records.sizes.sum()) + LENGTH_SIZE * len(records))
     messages, lost = tally.messages - before, tally.damaged - damaged
     if messages or lost:
         text = "imported %s: %s messages, damage in %d place%s"
@@ -219,29 +211,13 @@ def _append(
         logger.info(text, queue.name, queue.positions.depth, messages)
 
 
-def batches(pieces: Iterable[GoRecords]) -> Iterator[list[GoRecords]]:
-    """Group the messages into batches of a commit's size; a larger message gets its own batch."""
-    waiting: list[GoRecords] = []
-    size = count = 0
-    for piece in pieces:
-        for part in _parts(piece):
-            part_bytes = int(part.sizes.sum())
-            if waiting and (size + part_bytes > BATCH_BYTES or count + len(part) > BATCH_COUNT):
-                yield waiting
-                waiting, size, count = [], 0, 0
-            waiting.append(part)
-            size, count = size + part_bytes, count + len(part)
-    if waiting:
-        yield waiting
-
-
-def _parts(piece: GoRecords) -> Iterator[GoRecords]:
-    """Split a piece into runs of at most BATCH_COUNT messages; several: at most BATCH_BYTES."""
-    filled = np.cumsum(piece.sizes)
+def batches(records: GoRecords) -> Iterator[GoRecords]:
+    """Split messages into batches of a commit's size; a larger message gets its own batch."""
+    filled = np.cumsum(records.sizes)
     first = 0
-    while first < len(piece):
+    while first < len(records):
         before = int(filled[first - 1]) if first else 0
         end = int(np.searchsorted(filled, before + BATCH_BYTES, "right"))
         end = min(max(end, first + 1), first + BATCH_COUNT)
-        yield piece.part(first, end)
+        yield records.part(first, end)
         first = end

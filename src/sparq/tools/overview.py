@@ -135,11 +135,9 @@ class SampleHistory(ChannelPast):
     """The samples so far."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._now: dict[str, Answer] = {}
         self._gone: dict[str, NodeStats] = {}
-        self._at = 0.0
-        self._moved: dict[Key, tuple[int, float]] = {}
-        self._moved_before: dict[Key, tuple[int, float]] = {}
 
     def add(self, now: Mapping[str, NodeStats], at_seconds: float) -> Overview:
         """Add a sample; return the overview with rates since each nsqd's last response.
@@ -154,7 +152,7 @@ class SampleHistory(ChannelPast):
         latest = sorted(lost, key=lambda address: lost[address].at_seconds)[-GONE_MAX:]
         self._now = {address: (stats, before.get(address)) for address, stats in now.items()}
         self._gone = {address: lost[address] for address in sorted(latest)}
-        self._at, self._moved_before, self._moved = at_seconds, self._moved, {}
+        self.begin(at_seconds)
         rows = _rows(self._now.values(), past=self)
         gone = {}
         for address, last in self._gone.items():
@@ -187,15 +185,6 @@ class SampleHistory(ChannelPast):
             gone,
             frozenset(self._gone.keys() - gone.keys()),
         )
-
-    def idle_seconds(self, key: Key, finished: int, unfinished: int) -> float:
-        """How long messages have been unfinished without one being finished."""
-        before, moved_at = self._moved_before.get(key, (-1, self._at))
-        # The sum falls if an nsqd that has the channel is gone: that is no progress.
-        if finished > before or not unfinished:
-            moved_at = self._at
-        self._moved[key] = finished, moved_at
-        return self._at - moved_at
 
     def dismiss_gone(self) -> None:
         """Drop the figures of nsqds that do not answer now."""

@@ -134,10 +134,8 @@ class SnapshotBuilder(ChannelPast):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.history = History()
-        self._moved: dict[Key, tuple[int, float]] = {}
-        self._before: dict[Key, tuple[int, float]] = {}
-        self._now = 0.0
         self._base: tuple[int, float] | None = None
         self._number = 0
 
@@ -160,7 +158,7 @@ class SnapshotBuilder(ChannelPast):
             now: seconds of the monotonic clock.
         """
         counted = [each for each in observed if each.state in COUNTED]
-        self._now, self._before, self._moved = now, self._moved, {}
+        self.begin(now)
         self._base = self.history.base(time, frozenset(each.node.address for each in counted))
         topics, channels, sums, left_out = tables((each.answer for each in counted), past=self)
         nodes = tuple(_node(seen) for seen in observed)
@@ -180,17 +178,6 @@ class SnapshotBuilder(ChannelPast):
         self._number += 1
         made_of = (topics, channels, notices, tuple(lookupds), tuple(observed))
         return ClusterSnapshot(self._number, time, totals, nodes, *made_of)
-
-    def idle_seconds(self, key: Key, finished: int, unfinished: int) -> float:
-        """How long messages have been unfinished without one being finished.
-
-        Any change of the counter counts as progress, even an nsqd's restart.
-        """
-        before, moved_at = self._before.get(key, (-1, self._now))
-        if finished != before or not unfinished:
-            moved_at = self._now
-        self._moved[key] = finished, moved_at
-        return self._now - moved_at
 
     def growth(self, key: Key, depth: int) -> float | None:
         """Growth of a depth in the last minute, in messages per second."""

@@ -29,7 +29,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self, TypeAlias, TypeVar
 
-from sparq.cluster.figures import decode
+from sparq.cluster.figures import read
 from sparq.cluster.fleet import FIGURES, Fleet, Gathered, Node, given_node
 from sparq.cluster.rows import NodeStats
 from sparq.cluster.upstream import UpstreamError
@@ -362,7 +362,7 @@ class ClusterWatch:
             asked_at = time.monotonic()
             answer = await self._fleet.upstream.read(node.at, "/stats", **FIGURES)
             self._largest_bytes = max(self._largest_bytes, len(answer))
-            return await self._in_thread(lambda: NodeStats(decode(answer), asked_at))
+            return await self._in_thread(lambda: NodeStats(read(answer), asked_at))
         finally:
             if has_slot:
                 self._slots.release()
