@@ -1,10 +1,8 @@
-"""cluster.actions: the effects of actions at the daemons, also with one of three nodes dead."""
+"""cluster.actions: the effects of actions at the daemons."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +12,7 @@ from sparq.cluster.fleet import Fleet, UnknownNode
 from sparq.cluster.upstream import Upstream
 from tests.cluster.peers import answer, peer
 from tests.cluster.test_fleet import Nsqds, Servers, wait_for_nodes
-from tests.support.servers import free_port, spawn_nsqd
+from tests.support.servers import free_port
 
 
 @pytest.fixture
@@ -149,29 +147,6 @@ async def test_a_tombstone_for_an_unknown_node_is_refused(fleet: Fleet) -> None:
         with pytest.raises(UnknownNode):
             await actions.tombstone(fleet, "stone", stranger.address)
         assert 0 == stranger.connections
-
-
-async def test_a_dead_node_does_not_stop_an_action_at_the_others(
-    upstream: Upstream, tmp_path: Path, nsqds: Nsqds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If one of three nodes is dead, the report has its error; the others are paused."""
-    with await asyncio.to_thread(spawn_nsqd, tmp_path) as third:
-        for nsqd in (*nsqds, third):
-            nsqd.post("/topic/create?topic=partly")
-        fleet = Fleet(upstream, nsqds=[nsqds[0].http, nsqds[1].http, third.http])
-        producers = await fleet.producers("partly")
-        third.kill9()
-        monkeypatch.setattr(fleet, "producers", lambda _topic: _ready(producers))
-        report = await actions.pause(fleet, "partly")
-
-    assert [nsqds[0].http, nsqds[1].http] == [one.address for one in report.done]
-    assert [(third.http, "connection refused")] == [(e.address, e.error) for e in report.errors]
-    assert "partly" == report.result
-    assert f"connection refused ({third.http})" == report.text
-
-
-async def _ready(value: Any) -> Any:
-    return value
 
 
 async def test_an_nsqlookupd_that_is_down_is_reported(

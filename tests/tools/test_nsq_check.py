@@ -43,14 +43,6 @@ def sparq_path(folder: Path) -> Path:
     return next(topic.glob("*.log"))
 
 
-def test_version() -> None:
-    """The version has the form of NSQ's tools, and needs no data path."""
-    status, out, err = run("--version")
-
-    assert (0, "") == (status, err)
-    assert out.startswith("nsq_check v1.")
-
-
 def test_a_full_disk_at_standard_output_is_status_2(tmp_path: Path) -> None:
     """A full disk at standard output is status 2, not damage to the data path."""
     write_metadata(tmp_path, {"clicks": {"archive": True}})
@@ -78,20 +70,6 @@ def test_an_undamaged_data_path_of_go(tmp_path: Path) -> None:
     ]
     assert out.endswith("sound\n")
     assert before == contents(tmp_path)
-
-
-def test_a_damaged_data_path_of_go(tmp_path: Path) -> None:
-    """Each damaged place is listed, and the exit status is 1."""
-    queue = GoQueue(tmp_path, "clicks").put(*[b"%d" % n for n in range(50)]).close()
-    queue.damage_length(20)
-
-    status, out, _ = run("--json", str(tmp_path))
-
-    found = json.loads(out)
-    assert (1, False, "go") == (status, found["sound"], found["kind"])
-    (row,) = found["topics"]
-    assert 49 == row["depth"]
-    assert f"000000.dat: 32 bytes at {queue.places[20][1]}" in row["damage"][0]
 
 
 def test_a_data_path_of_sparq(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from sparq.tools.top import (
     ChannelFacts,
     Screen,
     column_name,
+    complaints,
     fitting,
 )
 
@@ -192,6 +193,19 @@ def test_rows_and_errors_fit_the_screen() -> None:
     assert any("0:1: connection refused" in line for line in lines)
     assert any("... and 7 more" in line for line in lines)
     assert "quit" in lines[-1]
+
+
+def test_a_gone_nsqd_is_named_first_with_its_last_figures() -> None:
+    """With the reason why it does not answer, or that no nsqlookupd lists it any more."""
+    last = {"seconds": 302.0, "depth": 7, "in_flight": 0, "deferred": 0}
+    seen = Overview(gone={"b:1": last, "c:1": last})
+    told = "gone for 5m02s, its last figures: depth 7, in flight 0, deferred 0"
+
+    assert [
+        f"b:1: connection refused; {told}",
+        f"c:1: no nsqlookupd lists it any more; {told}",
+        "a:1: no answer in time",
+    ] == complaints(seen, {"a:1": "no answer in time", "b:1": "connection refused"})
 
 
 def test_only_names_are_cut_and_columns_are_left_out() -> None:

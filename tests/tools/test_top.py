@@ -277,30 +277,6 @@ def test_a_filter_and_an_opened_channel(nsqd: NsqdServer, lookupd: Server) -> No
         nsqd.post("/topic/delete?topic=opened")
 
 
-def test_an_nsqd_that_dies_keeps_its_row(lookupd: Server, tmp_path: Path) -> None:
-    """A dead nsqd is shown as gone, with its last depth; after a restart it is shown as before."""
-    with spawn_nsqd(tmp_path, lookupds=(lookupd,)) as dying:
-        dying.post("/topic/create?topic=kept")
-        dying.post("/channel/create?topic=kept&channel=c")
-        dying.post("/mpub?topic=kept", b"1\n2\n3\n4\n5\n6\n7")
-        words = ("--interval=100ms", f"--lookupd-http-address={lookupd.http}", "--topic=kept")
-        with contextlib.closing(Terminal(*words)) as terminal:
-            terminal.until("no consumers")
-            dying.kill9()
-            terminal.until("nsqd gone")
-            terminal.until("depth 7, in flight 0, deferred 0")
-            assert "0 nsqds, 1 gone" in terminal.plain
-            assert re.search("(refused|lists it any more); gone for", terminal.plain)
-            terminal.press("\r")
-            terminal.until("gone: last figures")
-            terminal.press("\x1b")
-            dying.start()
-            terminal.until("no consumers")
-            assert "gone" not in terminal.plain.rpartition("sparq top")[2]
-            terminal.press("q")
-            assert 0 == terminal.end()
-
-
 def test_the_screen_continues_after_a_terminal_was_stopped(nsqd: NsqdServer) -> None:
     """After Ctrl-S, or on a slow line, the screen continues when the terminal is read again."""
     words = ("--interval=10ms", f"--nsqd-http-address={nsqd.http}")

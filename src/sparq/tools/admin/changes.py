@@ -135,28 +135,17 @@ async def change(job: Job) -> int:
 async def _found(job: Job, verb: str, node: str) -> Survey:
     """Return the nsqds that a verb changes. Raises UnknownNode: `tombstone` has none."""
     fleet = job.fleet
-    if verb == "create" and not fleet.lookupds:
-        everybody = await fleet.nodes()
-        return Survey({}, {node.address: node for node in everybody.value}, dict(everybody.errors))
-    if verb == "create":
-        # A new topic is created at the nsqlookupds only.
-        producers = await fleet.producers(job.topic)
-        nodes = producers.value if job.channel else []
-        stats = await fleet.stats(job.topic, nodes=nodes)
-        answering = {node.address: node for node in nodes if node.address in stats.value}
-        return Survey({}, answering, known(producers.errors) | stats.errors)
-    found = await survey(fleet, job.topic, job.channel)
-    if verb == "tombstone":
-        if node not in found.nodes:
-            raise UnknownNode(node)
-        return Survey(
-            {at: figures for at, figures in found.having.items() if at == node},
-            {node: found.nodes[node]},
-            {at: why for at, why in found.errors.items() if at == node or at not in found.nodes},
-        )
-    if verb != "delete":
-        require(job, found)
-    return found
+    if verb != "create":
+        found = await survey(fleet, job.topic, job.channel, node)
+        if verb not in ("delete", "tombstone"):
+            require(job, found)
+        return found
+    # With nsqlookupds, a new topic is created only there.
+    everybody = await (fleet.producers(job.topic) if fleet.lookupds else fleet.nodes())
+    asked = everybody.value if job.channel or not fleet.lookupds else []
+    stats = await fleet.stats(job.topic, nodes=asked)
+    answering = {each.address: each for each in asked if each.address in stats.value}
+    return Survey({}, answering, known(everybody.errors) | stats.errors)
 
 
 def require(job: Job, found: Survey) -> None:

@@ -19,13 +19,13 @@ import re
 import shlex
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
 from sparq.cluster.actions import IS_BACK, Report
 from sparq.cluster.figures import ChannelFigures, TopicFigures
-from sparq.cluster.fleet import Fleet, Gathered, Node
+from sparq.cluster.fleet import Fleet, Gathered, Node, UnknownNode
 from sparq.options.declare import Flag
 from sparq.options.mistakes import suggestion
 from sparq.program.verbs import ParsedCommand
@@ -117,7 +117,6 @@ def _advice(kind: str, reason: str) -> str:
     return next(advice for text, advice in ADVICE if text in in_words(reason))
 
 
-@dataclass(slots=True)
 class Job:
     """One run of `sparq admin`.
 
@@ -131,19 +130,11 @@ class Job:
         errors: the reason for each daemon that did not answer, by address.
     """
 
-    request: ParsedCommand
-    fleet: Fleet
-    output: Pipe
-    words: tuple[str, ...] = ()
-    options: Any = None
-    topic: str = ""
-    channel: str = ""
-    errors: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Take the words and flags from the request."""
-        self.words, self.options = self.request.words, self.request.options
+    def __init__(self, request: ParsedCommand, fleet: Fleet, output: Pipe) -> None:
+        self.request, self.fleet, self.output = request, fleet, output
+        self.words, self.options = request.words, request.options
         self.topic, self.channel, *_ = (*self.words, "", "")
+        self.errors: dict[str, str] = {}
 
     @property
     def what(self) -> str:
@@ -310,20 +301,23 @@ class Survey:
     errors: dict[str, str]
 
 
-async def survey(fleet: Fleet, topic: str, channel: str = "") -> Survey:
-    """Find out which nsqds have a topic, or a channel of it.
+async def survey(fleet: Fleet, topic: str, channel: str = "", at: str = "") -> Survey:
+    """Find out which nsqds have a topic, or a channel of it; with ``at`` only about this nsqd.
 
     Raises:
         ToolError: no daemon answered, or none has the topic.
+        UnknownNode: the nsqd ``at`` is not among those that have the topic.
     """
     producers = await producers_of(fleet, topic)
-    stats = await fleet.stats(topic, channel, nodes=producers.value)
+    nodes = {node.address: node for node in producers.value if at in ("", node.address)}
+    if at and not nodes:
+        raise UnknownNode(at)
+    stats = await fleet.stats(topic, channel, nodes=[*nodes.values()])
     having = {
         address: figures
         for address, each in stats.value.items()
         if (figures := each.channel(topic, channel) if channel else each.topic(topic)) is not None
     }
-    nodes = {node.address: node for node in producers.value}
     return Survey(having, nodes, known(producers.errors) | known(stats.errors))
 
 
