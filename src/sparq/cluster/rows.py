@@ -556,31 +556,29 @@ def in_order(
     Raises:
         ValueError: the column or state does not exist.
     """
-    name, wanted, every = sort.removeprefix("-"), filter.lower(), list[Any](rows)
-    if name != BY_NAME and every and not hasattr(every[0], name):
-        fields = sorted(getattr(every[0], "__struct_fields__", ()))
+    name, descends, wanted = sort.removeprefix("-"), sort.startswith("-"), filter.lower()
+    if name != BY_NAME and rows and not hasattr(rows[0], name):
+        fields = sorted(getattr(rows[0], "__struct_fields__", ()))
         raise ValueError(f"sort must be one of {', '.join((BY_NAME, *fields))}")
     if state and state not in STATES:
         raise ValueError(f"state must be one of {', '.join(STATES)}")
-    if state or topic or wanted:
-        every = [
-            row
-            for row in every
-            if (not state or row.state == state)
-            and (not topic or row.topic == topic)
-            and (not wanted or wanted in row.text.lower())
-        ]
+    every: list[Any] = [
+        row
+        for row in list[Any](rows)
+        if (not state or row.state == state)
+        and (not topic or row.topic == topic)
+        and (not wanted or wanted in row.text.lower())
+    ]
     if name == BY_NAME:
-        return every[::-1] if sort != name else every
-    get: Any = attrgetter(name)
-    known = [row for row in every if get(row) is not None]
-    unknown = [row for row in every if get(row) is None] if len(known) < len(every) else []
-    first = get(known[0]) if known else None
-    descends = sort != name
-    if isinstance(first, tuple):  # a column of lists is sorted by their length
-        known.sort(key=lambda row: len(get(row)), reverse=descends)
-    elif name == "state" and first in STATES:  # worse states come later
-        known.sort(key=lambda row: STATES.index(row.state), reverse=descends)
-    else:
-        known.sort(key=get, reverse=descends)
-    return known + unknown
+        return every[::-1] if descends else every
+
+    def place(row: Any) -> Any:
+        value = getattr(row, name)
+        if isinstance(value, tuple):
+            return len(value)  # a column of lists is sorted by their length
+        # Worse states come later.
+        return STATES.index(value) if name == "state" and value in STATES else value
+
+    known = [row for row in every if getattr(row, name) is not None]
+    unknown = [row for row in every if getattr(row, name) is None]
+    return sorted(known, key=place, reverse=descends) + unknown
