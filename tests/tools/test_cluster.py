@@ -7,35 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-
-import pytest
 
 from sparq.cluster.rows import NodeStats
 from sparq.tools.cluster import ANYWHERE, ClusterPoller, fleet_of
 from sparq.tools.top import Options
-from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.servers import NsqdServer, Server
 from tests.support.tool_options import parse
 from tests.tools.conftest import GuardedNsqd
-
-
-@pytest.fixture(scope="module")
-def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One nsqlookupd for all tests."""
-    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookup")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def nsqd(tmp_path_factory: pytest.TempPathFactory, lookupd: Server) -> Iterator[NsqdServer]:
-    """One nsqd with the topic `here` and its channels `one` and `two`."""
-    with spawn_nsqd(tmp_path_factory.mktemp("nsqd"), lookupds=(lookupd,)) as server:
-        server.post("/topic/create?topic=here")
-        for channel in ("one", "two"):
-            server.post(f"/channel/create?topic=here&channel={channel}")
-        yield server
-
 
 Made = AbstractAsyncContextManager[ClusterPoller]
 
@@ -114,7 +94,7 @@ async def test_a_wrong_port_is_an_error_with_a_hint(nsqd: NsqdServer, lookupd: S
         ("", nsqd.http): "is this nsqlookupd's HTTP port (4161 by default)?",
     }
     for (given, listing), reason in reasons.items():
-        making = cluster([given] if given else [], [listing] if listing else [], topic="here")
+        making = cluster([given] if given else [], [listing] if listing else [], topic="t")
         found, errors = await asked(making)
 
         assert {} == found

@@ -127,7 +127,7 @@ def test_an_endless_read_does_not_keep_the_program_running() -> None:
 
     with pytest.raises(TimeoutError):
         asyncio.run(read())
-    (thread,) = [each for each in threading.enumerate() if each.name == "input"][-1:]
+    (thread,) = [each for each in threading.enumerate() if each.name == "read standard input"][-1:]
     assert thread.daemon
     os.write(writing, b"x")  # its result arrives after the event loop has ended
     os.close(writing)  # the read end stays open: the thread may not have read it yet

@@ -166,7 +166,7 @@ def survey(disk: Disk, data_path: str) -> GoData:
         # Versions before 1.0 had the worker's id in the file name; later ones kept that name as a
         # link.
         name = METADATA if METADATA in metadata else metadata[0]
-        _take_metadata(disk, f"{data_path}/{name}", data)
+        _add_metadata(disk, f"{data_path}/{name}", data)
     else:
         data.notes.append(
             f"{METADATA} is missing: channels are detected only from their queue files"
@@ -181,7 +181,7 @@ def survey(disk: Disk, data_path: str) -> GoData:
             # A crash before nsqd.dat was written: nsqd reads the files once the name is used again.
             queue.notes.append(f"not listed in {METADATA}")
         own = [match for match in matches if match["queue"] == name]
-        _take_queue(disk, data_path, queue, own)
+        _fill_queue(disk, data_path, queue, own)
     return data
 
 
@@ -200,7 +200,7 @@ class _Metadata(Struct):
     topics: list[_ListedTopic]
 
 
-def _take_metadata(disk: Disk, path: str, data: GoData) -> None:
+def _add_metadata(disk: Disk, path: str, data: GoData) -> None:
     """Read topics, channels and pauses from nsqd.dat."""
     try:
         metadata = msgspec.json.decode(_read_all(disk, path), type=_Metadata)
@@ -236,7 +236,7 @@ def _queue(data: GoData, topic: str, channel: str | None = None) -> GoQueue | No
     return own.channels.setdefault(channel, GoQueue(f"{topic}:{channel}"))
 
 
-def _take_queue(disk: Disk, data_path: str, queue: GoQueue, matches: list[re.Match[str]]) -> None:
+def _fill_queue(disk: Disk, data_path: str, queue: GoQueue, matches: list[re.Match[str]]) -> None:
     """Fill in a queue from its files."""
     for match in matches:
         if match["number"] is None and not match["beside"]:
@@ -257,12 +257,12 @@ def _take_queue(disk: Disk, data_path: str, queue: GoQueue, matches: list[re.Mat
     # `.bad` first: nsqd has renamed it, so a file with the same number was begun after that.
     for file in sorted(files, key=lambda file: (file.number, not file.bad)):
         size = file_size(disk, f"{data_path}/{file.name}")
-        _take_file(queue, data_path, file._replace(size=size))
+        _add_file(queue, data_path, file._replace(size=size))
     if queue.positions is not None:
         _note_missing(queue, data_path, queue.positions, {file.number for file in files})
 
 
-def _take_file(queue: GoQueue, data_path: str, file: DataFile) -> None:
+def _add_file(queue: GoQueue, data_path: str, file: DataFile) -> None:
     """Decide whether a data file has to be read, and from which offset."""
     positions = queue.positions
     path = f"{data_path}/{file.name}"

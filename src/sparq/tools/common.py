@@ -219,19 +219,12 @@ async def reach(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
     Raises:
         ToolError: one could not be reached; the text names it.
     """
-    failure: Exception | None = None
     try:
-        async with asyncio.TaskGroup() as group:
-            for client in clients:
-                group.create_task(client.until_connected(wait_ns / SECOND))
-    except* (ConnectionLostError, WrongPeerError) as errors:
-        # Raise outside this block: an exception raised here leaves it as a group, except in some
-        # releases of Python 3.11.
-        failure = errors.exceptions[0]
-    if failure is not None:
-        can_wait = isinstance(failure, ConnectionLostError) and not wait_ns
+        await asyncio.gather(*(client.until_connected(wait_ns / SECOND) for client in clients))
+    except (ConnectionLostError, WrongPeerError) as error:
+        can_wait = isinstance(error, ConnectionLostError) and not wait_ns
         hint = " (use --wait-for-nsqd=30s to wait for it)" if can_wait else ""
-        raise ToolError(f"{failure}{hint}")
+        raise ToolError(f"{error}{hint}") from None
 
 
 def run(program: str, work: Work, signals: Sequence[signal.Signals] = STOPPING) -> int:

@@ -79,10 +79,7 @@ class Pipe:
                 except BlockingIOError:  # another program made the descriptor non-blocking
                     select.select([self._descriptor], [], [])
 
-        try:
-            return await self._call(read, "input")
-        except OSError as error:
-            raise ToolError(f"ERROR: failed to read standard input - {error.strerror}") from error
+        return await self._call(read, "read standard input")
 
     async def write(self, data: bytes) -> None:
         """Write all of the data; the operating system has it when this returns.
@@ -100,16 +97,9 @@ class Pipe:
                 except BlockingIOError:  # another program made the descriptor non-blocking
                     select.select([], [self._descriptor], [])
 
-        try:
-            await self._call(write, "output")
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise ToolError(
-                f"ERROR: failed to write to standard output - {error.strerror}"
-            ) from error
+        await self._call(write, "write to standard output")
 
-    async def _call(self, function: Callable[[], T], name: str) -> T:
+    async def _call(self, function: Callable[[], T], purpose: str) -> T:
         """Run the function in a thread; cancelling the caller does not stop it."""
         # Not asyncio.to_thread: the threads of its pool are joined when the program ends, and a
         # read from a terminal may block until someone presses a key.
@@ -125,9 +115,14 @@ class Pipe:
             except Exception as error:  # the caller gets it, and decides what it means
                 answer.set_exception(error)
 
-        self._last = threading.Thread(target=work, name=name, daemon=True)
+        self._last = threading.Thread(target=work, name=purpose, daemon=True)
         self._last.start()
-        return await asyncio.wrap_future(answer)
+        try:
+            return await asyncio.wrap_future(answer)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise ToolError(f"ERROR: failed to {purpose} - {error.strerror}") from error
 
 
 STDIN: Final = Pipe(0)
