@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Iterable
 from typing import Final
 
 from sparq.cluster.rows import ChannelRow, tables
@@ -52,7 +53,7 @@ async def _report(options: Options, output: Pipe) -> None:
         cluster = ClusterPoller(fleet, options.topic, options.channel)
         due = clock()
         for number in itertools.count():
-            sample = await _sample(cluster, options)
+            sample = await _sample(cluster, fleet.lookupds, options)
             lines = [GROUPS, COLUMNS] if number % ROWS_PER_HEADING == 0 else []
             if before is not None:
                 lines.append(line(sample, before, interval))
@@ -77,14 +78,14 @@ def line(now: ChannelRow, before: ChannelRow, interval_seconds: float) -> str:
     )
 
 
-async def _sample(cluster: ClusterPoller, options: Options) -> ChannelRow:
+async def _sample(cluster: ClusterPoller, lookupds: Iterable[str], options: Options) -> ChannelRow:
     """Sum the channel's figures over the nsqds; raises ToolError if one of them did not answer."""
     answers = await cluster.stats()
     topic, channel = options.topic, options.channel
-    lookupds = set(options.lookupd_http_addresses)
+    asked = set(lookupds)
     for what, errors in (
-        ("nsqd stats", {at: why for at, why in cluster.errors.items() if at not in lookupds}),
-        ("topic producers", cluster.errors if lookupds <= cluster.errors.keys() else {}),
+        ("nsqd stats", {at: why for at, why in cluster.errors.items() if at not in asked}),
+        ("topic producers", cluster.errors if asked <= cluster.errors.keys() else {}),
     ):
         if errors:
             texts = "; ".join(f"{address}: {reason}" for address, reason in errors.items())
