@@ -196,7 +196,7 @@ def test_topics_channels_and_pauses_are_read(tmp_path: Path) -> None:
     data = survey(DISK, str(tmp_path))
 
     pauses = {
-        topic.name: (topic.paused, {c.name: c.paused for c in topic.channels.values()})
+        topic.name: (topic.queue.paused, {name: c.paused for name, c in topic.channels.items()})
         for topic in data.topics.values()
     }
     assert pauses == {

@@ -150,8 +150,10 @@ class DataPathImport:
             )
             try:
                 import_topic(disk, self._data_path, topic, target, tally)
-            finally:
+            except (DiskError, ImportStopped):
                 target.close()
+                raise
+            target.close()
         # From the inside out: the logs are synced, then the folders that hold them, then the plan.
         # After the rename all of it must survive a power cut.
         disk.sync_directory(self._path(TEMPORARY, TOPICS))

@@ -145,16 +145,16 @@ def test_names_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_figures_that_no_nsqd_has_are_limited() -> None:
-    """Invalid names and duplicates are left out, negative sums are 0, texts one line."""
+    """Invalid names are left out, of duplicates the last counts, negative sums are 0."""
     found = snapshot(
         stats(
             topic("<b>", channel("c")),
-            topic("t", channel("c", depth=-5), channel("c", depth=9), channel("a b")),
+            topic("t", channel("c", depth=9), channel("c", depth=-5), channel("a b")),
             topic("t", depth=3),
             health="NOK\n\x1b[31m",
         )
     )
 
     assert [("t", "c", 0)] == [(row.topic, row.channel, row.depth) for row in found.channels]
-    assert [("t", 0)] == [(row.topic, row.depth) for row in found.topics]
+    assert [("t", 3)] == [(row.topic, row.depth) for row in found.topics]
     assert "NOK  [31m" == found.nodes[0].health
