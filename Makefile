@@ -28,7 +28,7 @@ LOCKED := locks/build.txt locks/all.txt
 
 .DEFAULT_GOAL := check
 .DELETE_ON_ERROR:
-PROOFS := simulate crash power bitrot full slow hostile clock golden cluster \
+PROOFS := simulate crash power bitrot full slow hostile golden cluster \
 	operator_day spark mixed
 .PHONY: help check run up test style types layers dead tidy tests bench latency idle clients interop deploy wheel security docs site \
 	coverage mutants \

@@ -27,7 +27,7 @@ from proofs.promises import PROMISES
 
 # The cheapest proofs come first.
 VERBS = (
-    *("golden", "simulate", "bitrot", "full", "crash", "power", "clock"),
+    *("golden", "simulate", "bitrot", "full", "crash", "power"),
     *("cluster", "operator_day", "slow", "hostile", "spark", "mixed"),
 )
 BESIDE = "mixed"

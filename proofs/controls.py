@@ -122,17 +122,6 @@ def delivered_is_done() -> Patches:
     return ((Channel, "unsubscribe", forget),)
 
 
-def wall_timeouts() -> Patches:
-    """Read the wall clock for timeouts, too."""
-    from sparq.nsqd import tcp, turns
-    from sparq.protocol.instant import Instant
-
-    def wall() -> Instant:
-        return Instant(now := time.time_ns(), now)
-
-    return (turns, "instant", wall), (tcp, "instant", wall)
-
-
 def late_timers() -> Patches:
     """Handle timers a quarter of a second late."""
     from sparq.broker.waiting import DueTimes
@@ -164,7 +153,7 @@ CONTROLS: dict[str, Callable[[], Patches]] = {
     control.__name__: control
     for control in (
         *(late_commit, late_finish, ignored_sync_error, no_sync, no_reserve),
-        *(never_paused, delivered_is_done, wall_timeouts, late_timers, leaking),
+        *(never_paused, delivered_is_done, late_timers, leaking),
     )
 }
 

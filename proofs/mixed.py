@@ -8,9 +8,13 @@ history and messages.
 2. After the warm-up, the first sixth of the run, memory, open files, threads and files in the data
    path stay flat: the medians of the first and of the last third of the rest are compared. Medians,
    because each sample depends on how many topics are open at that moment.
+3. Beside them, messages are deferred by DPUB, and once more by REQ, for 10 ms to 3 s. None comes
+   before its due time, or more than 100 ms after it, not counting time for which the machine or the
+   proof itself was stalled (lateness.py).
 
-`N=` is minutes. The load is moderate. The control (`leaking`) keeps memory and open files of each
-deleted topic: it must exceed both bounds.
+`N=` is minutes. The load is moderate. There are two controls: with `leaking`, which keeps memory
+and open files of each deleted topic, both bounds must be exceeded; with `late_timers`, deferred
+messages must be late.
 """
 
 from __future__ import annotations
@@ -27,12 +31,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.support.servers import NsqdServer
+from tests.support.v2_client import FRAME_MESSAGE, AsyncV2Client, Message, decode_message
 
-from proofs import outcome
-from proofs.actors import Actor, Consumer, Publisher
+from proofs import lateness, outcome
+from proofs.actors import Actor, Consumer, Publisher, connect
 from proofs.checker import History, check
+from proofs.lateness import Lateness
 from proofs.outcome import Outcome, Plan, progress
-from proofs.workload import NSQD, RunningActors, data_folder, make_topic, started
+from proofs.workload import NSQD, RunningActors, data_folder, make_topic, started, until
+from sparq.protocol.commands import dpub, sub
 
 NAMES, WORKERS = 40, 4
 CHANNELS = ("one", "two")
@@ -59,7 +66,59 @@ topic that is created and deleted. An existing topic has two files, most of them
 leaked per topic adds up to thousands in an hour. Threads start on demand."""
 COLD_MIB, COLD_SECONDS = 16.0, 600.0
 """Additional memory that a process may take for caches and arenas in its first ten minutes."""
-PROMISES = ("P11",)
+LATER, DEFERRED, DELAY_MS = "later", 10, (10, 3_000)
+LATE_SECONDS_MAX = 0.1
+"""Promised by P4."""
+PROMISES = ("P11", "P4")
+
+
+class Deferrer(Actor):
+    """Defers each message by DPUB and then by REQ, and records when it comes."""
+
+    def __init__(self, address: str, chance: random.Random) -> None:
+        super().__init__(address)
+        self.chance = chance
+        self.due: dict[bytes, float] = {}
+        self.came = self.early = 0
+        self.lateness = Lateness()
+        self.is_subscribed = False
+
+    async def work(self, connection: AsyncV2Client) -> None:
+        await connection.send_all(sub(LATER, CHANNELS[0]) + b"RDY 1000\n")
+        self.is_subscribed = True
+        while True:
+            for kind, data in await connection.frames():
+                if kind == FRAME_MESSAGE:
+                    await connection.send_all(self.answer(decode_message(data)))
+
+    def answer(self, message: Message) -> bytes:
+        """Record whether a message is early; return its REQ at first, its FIN after that."""
+        now = asyncio.get_running_loop().time()
+        due = self.due.pop(message.body, float("inf"))
+        self.came += 1
+        self.early += now < due
+        if now > due:
+            self.lateness.note(due, now)
+        if message.attempts > 1:
+            return b"FIN %s\n" % message.id
+        return b"REQ %s %d\n" % (message.id, self.choose_delay(message.body))
+
+    def choose_delay(self, body: bytes) -> int:
+        """Choose a delay in milliseconds, and record the earliest due time."""
+        delay_ms = self.chance.randint(*DELAY_MS)
+        self.due[body] = asyncio.get_running_loop().time() + delay_ms / 1_000
+        return delay_ms
+
+    async def defer(self, count: int) -> None:
+        """Publish `count` deferred messages."""
+        connection = await connect(self.address)
+        for _ in range(count):
+            body = self.chance.randbytes(16)
+            await connection.send_all(dpub(LATER, self.choose_delay(body), body))
+        left = count
+        while left:
+            left -= len(await connection.frames())
+        connection.abort()
 
 
 class BriefPublisher(Publisher):
@@ -85,6 +144,9 @@ class Findings:
     topics: int = 0
     delivered: int = 0
     strange: int = 0
+    deferred: int = 0
+    early: int = 0
+    latest_net: float = 0.0
     samples: list[Sample] = field(default_factory=list)
 
     def growth(self, seconds: float) -> dict[str, tuple[float, float, float]]:
@@ -108,15 +170,27 @@ class Churn:
         self.server, self.seed = server, seed
         self.found = Findings()
         self.free = [f"name.{number}" for number in range(NAMES)]
+        self.deferrer = Deferrer(server.tcp, random.Random(f"{seed} delays"))
         self.began = time.monotonic()
 
     async def run(self, seconds: float) -> Findings:
         """Run for this many seconds."""
-        async with asyncio.TaskGroup() as group:
-            for worker in range(WORKERS):
-                group.create_task(self.live(random.Random(f"{self.seed} {worker}"), seconds))
-            group.create_task(self.watch(seconds))
-        return self.found
+        found, deferrer = self.found, self.deferrer
+        await asyncio.to_thread(make_topic, self.server, LATER, CHANNELS[:1])
+        with lateness.sleeping(self.server.folder.parent) as notes:
+            watching = asyncio.create_task(lateness.watch_loop(deferrer.lateness.own))
+            async with RunningActors(deferrer):
+                await until(lambda: deferrer.is_subscribed, "subscribed")
+                async with asyncio.TaskGroup() as group:
+                    for worker in range(WORKERS):
+                        chance = random.Random(f"{self.seed} {worker}")
+                        group.create_task(self.live(chance, seconds))
+                    group.create_task(self.watch(seconds))
+                await until(lambda: not deferrer.due, "come")
+            watching.cancel()
+            found.latest_net = deferrer.lateness.latest_net(lateness.stalls_of(notes))
+        found.deferred, found.early = deferrer.came, deferrer.early
+        return found
 
     def is_over(self, seconds: float) -> bool:
         """Return whether the time is over."""
@@ -150,8 +224,9 @@ class Churn:
             progress(f"{self.found.topics} topics")
 
     async def watch(self, seconds: float) -> None:
-        """Take samples."""
+        """Take samples, and defer messages."""
         while not self.is_over(seconds):
+            await self.deferrer.defer(DEFERRED)
             figures = await asyncio.to_thread(figures_of, self.server)
             self.found.samples.append(Sample(time.monotonic() - self.began, figures))
             await asyncio.sleep(seconds / SAMPLES)
@@ -170,8 +245,11 @@ def figures_of(server: NsqdServer) -> tuple[float, float, float, float]:
 def attempt(plan: Plan, seconds: float, module: str = NSQD) -> Findings:
     """Do one run in its own folder."""
     keep = plan.keep if module == NSQD else None
-    with data_folder(keep) as folder, started(folder, module, FLAGS) as server:
-        return asyncio.run(Churn(server, plan.seed).run(seconds))
+    with data_folder(keep) as folder:
+        data = folder / "nsqd"
+        data.mkdir()
+        with started(data, module, FLAGS) as server:
+            return asyncio.run(Churn(server, plan.seed).run(seconds))
 
 
 def line(growth: dict[str, tuple[float, float, float]]) -> str:
@@ -190,14 +268,22 @@ def prove(plan: Plan) -> Outcome:
     said = line(found.growth(seconds))
     figures = (
         f"minutes {plan.count} · topics {found.topics:,} · delivered {found.delivered:,} · "
-        f"of an earlier life or corrupt {found.strange:,} · {said}"
+        f"of an earlier life or corrupt {found.strange:,} · {said} · deferred {found.deferred:,}, "
+        f"early {found.early:,}, latest {found.latest_net * 1000:,.0f} ms without the machine's "
+        "own stalls"
     )
     held, control = found.delivered > 0 and not found.strange and "GROWS" not in said, ""
+    held = held and found.deferred > 0 and not found.early
+    held = held and found.latest_net <= LATE_SECONDS_MAX
     if plan.control:
+        late = attempt(plan, CONTROL_SECONDS / 3, "late_timers")
         grown = attempt(plan, CONTROL_SECONDS, "leaking").growth(CONTROL_SECONDS)
         said = line({name: grown[name] for name in ("memory MiB", "open files")})
-        control = f"with something of each deleted topic kept: {said}"
-        held = held and said.count("GROWS") == 2
+        control = (
+            f"with something of each deleted topic kept: {said}; with late timers: latest "
+            f"{late.latest_net * 1000:,.0f} ms"
+        )
+        held = held and said.count("GROWS") == 2 and late.latest_net > LATE_SECONDS_MAX
     return Outcome(PROMISES, figures, held, control)
 
 

@@ -68,7 +68,7 @@ PROMISES = (
         "Deferred and requeued messages",
         "They keep their due time and their attempts over restarts and crashes. None is delivered "
         "early, and none more than 100 ms late while a consumer is ready.",
-        ("simulate", "clock"),
+        ("simulate", "mixed"),
     ),
     Promise(
         "P5",
@@ -146,7 +146,7 @@ PROMISES = (
         "Clocks",
         "A jump of the wall clock by a day, forward or back, causes no redelivery, no early "
         "delivery and no repeated message id.",
-        ("clock", "simulate"),
+        ("simulate",),
     ),
     Promise(
         "P14",

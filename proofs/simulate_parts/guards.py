@@ -33,9 +33,11 @@ from sparq.log.disk import DiskError
 from sparq.log.ledger import Ledger
 from sparq.log.records import RecordKind
 from sparq.log.segment import SegmentInfo
+from sparq.options.units import SECOND
 from sparq.protocol import batch
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import Instant
+from sparq.testing import START_WALL_NS
 
 EARLY_NS = 900_000_000
 
@@ -133,6 +135,11 @@ def timed_out_early(in_flight: InFlight, now_ns: int) -> Rows:
     return EXPIRE(in_flight, now_ns + EARLY_NS)
 
 
+def by_the_wall(broker: Broker, now: Instant) -> int | None:
+    """Handle what is due by the wall clock, which may be set to any time."""
+    return TICK(broker, Instant(now.wall_ns, now.wall_ns - START_WALL_NS + SECOND))
+
+
 def kept(in_flight: InFlight, table: Table, count: int) -> None:
     """Keep a page although none of its messages is in flight any more."""
     in_flight.count -= count
@@ -201,6 +208,7 @@ def stored_and_refused(
 
 
 MOVE = Broker._move_letters
+TICK = Broker.tick
 NOTE = Ledger.note
 RECOVER: Callable[..., Any] = recovery.recover
 ADD = Publishing.add
@@ -218,6 +226,7 @@ GUARDS = (
     Guard("whole MPUBs", "split", Publishing, "add", split_mpub),
     Guard("order", "disordered", Publishing, "add", in_wrong_order),
     Guard("timeouts", "hasty", InFlight, "expire", timed_out_early),
+    Guard("the monotonic clock", "hasty", Broker, "tick", by_the_wall),
     Guard("attempts", "recounted", delivery, "copy_runs", one_attempt),
     Guard("freeing", "left", InFlight, "_shrink", kept),
     Guard("ages", "aged", delivery.DeliveryContext, "oldest_ns", none_too_old),

@@ -16,7 +16,6 @@ from tests.support.open_files import files_closed_below
 SEED = 20261121
 RUNS = {
     "bitrot": Plan(SEED, 40),
-    "clock": Plan(1, 1),
     "cluster": Plan(2683, 2, control=False),
     "crash": Plan(SEED, 6, control=False),
     "full": Plan(SEED, 240),
@@ -50,7 +49,7 @@ def test_a_short_run_holds(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", ["syncs", "order"])
+@pytest.mark.parametrize("name", ["syncs", "order", "the monotonic clock"])
 def test_the_simulation_finds_a_missing_guard(name: str) -> None:
     """Without the guard a few runs find violations; `make simulate` checks this for all guards."""
     assert simulate.without(name, 3000)[2] > 0
