@@ -115,7 +115,7 @@ security: $(READY) ## the tests of the security table in SECURITY.md (ARGS=)
 docs: $(READY) ## write docs/api.md, flags.md, tools.md and behaviours.md from the code
 	@$(BIN)/python -m docs.reference
 
-coverage: $(READY) ## branch coverage of protocol, log and broker; writes build/coverage/coverage.md
+coverage: $(READY) ## branch coverage of protocol, log and broker, at least 95 % each
 	@$(BIN)/python -m proofs.coverage
 
 mutants: $(READY) ## make N= small mistakes in protocol, log and broker; count those that tests notice (SEED= ARGS=)

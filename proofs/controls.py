@@ -15,7 +15,7 @@ from typing import Any
 Patches = tuple[tuple[Any, str, Any], ...]
 """What is replaced: the module or class, the name in it, and the replacement."""
 
-LATE_COMMIT_SECONDS, LATE_FINISH_SECONDS, LATE_TIMER_NS = 0.05, 0.5, 250_000_000
+LATE_COMMIT_SECONDS, LATE_FINISH_SECONDS, LATE_TIMER_NS = 0.05, 0.5, 1_000_000_000
 LEAKED_BYTES, LEAKED_FILES = 2 << 20, 16
 
 
@@ -123,7 +123,7 @@ def delivered_is_done() -> Patches:
 
 
 def late_timers() -> Patches:
-    """Handle timers a quarter of a second late."""
+    """Handle timers a second late."""
     from sparq.broker.waiting import DueTimes
 
     pop_due = DueTimes.pop_due

@@ -5,7 +5,7 @@
    a daemon runs does not count, so other packages have no figures.
 2. coverage measures; each line and branch is stored with the tests that reach it, which
    `make mutants` needs too. The data stays in build/coverage.
-3. The table goes to build/coverage/coverage.md, with its date and commit.
+3. It fails if a package has fewer branches taken than `BRANCHES_MIN` percent.
 
 Without changes to src or tests since the last measurement, its data is used again.
 """
@@ -24,15 +24,11 @@ from typing import NamedTuple
 
 import coverage
 
-from proofs.__main__ import git, today
-
 ROOT = Path(__file__).parent.parent
 HOME = ROOT / "build" / "coverage"
-PAGE = HOME / "coverage.md"
 PACKAGES = ("protocol", "log", "broker")
 FOLDERS = (*PACKAGES, "inspection")
-SHARE_LISTED = 0.05
-"""A module with a larger share of branches that no test takes has its own row."""
+BRANCHES_MIN = 95.0
 
 OF_CORE = re.compile(rf"^from (sparq|tests)\.({'|'.join(PACKAGES)})\b", re.MULTILINE)
 OF_DAEMONS = re.compile(
@@ -120,60 +116,31 @@ def _run(tests: Iterable[str], number: int) -> dict[str, float]:
     return seconds
 
 
-def table(data: Path) -> list[str]:
-    """A row for each package, and for its modules with missed branches."""
+def branches(data: Path) -> dict[str, tuple[int, int]]:
+    """How many branches each package has, and how many of them tests take."""
     measurement = coverage.Coverage(
         data_file=str(data), config_file=str(ROOT / "pyproject.toml"), messages=False
     )
     measurement.load()
     target = data.with_name("report.json")
-    lines = [
-        "| module | statements | not run | branches | not taken | branch coverage |",
-        "|---|---|---|---|---|---|",
-    ]
+    found = {}
     for package in PACKAGES:
         measurement.json_report(outfile=str(target), include=[f"src/sparq/{package}/*"])
-        report = json.loads(target.read_text(encoding="utf-8"))
-        rows = {f"**{package}**": report["totals"]}
-        for path, each in sorted(report["files"].items()):
-            if each["summary"]["missing_branches"] > each["summary"]["num_branches"] * SHARE_LISTED:
-                name = path.removeprefix("src/sparq/").removesuffix(".py").replace("/", ".")
-                rows[name] = each["summary"]
-        lines += [
-            "| {name} | {num_statements:,} | {missing_lines:,} | {num_branches:,}"
-            " | {missing_branches:,} | {percent:.1f} % |".format(
-                name=name, percent=100 * each["covered_branches"] / each["num_branches"], **each
-            )
-            for name, each in rows.items()
-        ]
-    return lines
-
-
-OPENING = """# Branch coverage
-
-Written by `make coverage` on {date}, commit {commit}: {count:,} tests.
-
-Branches of `protocol`, `log` and `broker` that tests take: `tests/protocol`, `tests/log`,
-`tests/broker`, `tests/inspection`, and the scenarios that use these packages without a daemon. Only
-code in the tests' own process is measured. A module has a row if over 5 % of its branches are
-not taken. The lines that no test reaches:
-`.venv/bin/python -m coverage report -m --data-file=build/coverage/data`.
-
-"""
+        totals = json.loads(target.read_text(encoding="utf-8"))["totals"]
+        found[package] = totals["num_branches"], totals["covered_branches"]
+    return found
 
 
 def main() -> int:
-    """Measure, and write the page."""
+    """Measure, and print the share of each package; the exit status is 1 if one is too low."""
     reach = measured()
-    lines = table(reach.data)
-    # With a + if src or tests differ from the commit.
-    changed = git(ROOT, "status", "--porcelain", "--", "src", "tests")
-    commit = git(ROOT, "rev-parse", "--short", "HEAD") + "+" * bool(changed)
-    opening = OPENING.format(date=today(), commit=commit, count=len(reach.seconds))
-    PAGE.write_text(opening + "\n".join(lines) + "\n", encoding="utf-8")
-    print("\n".join(line for line in lines if "**" in line))
-    print(os.path.relpath(PAGE, ROOT))
-    return 0
+    shares = []
+    for package, (count, taken) in branches(reach.data).items():
+        shares.append(100 * taken / count)
+        print(f"{package}: {shares[-1]:.1f} % of {count:,} branches are taken", flush=True)
+    print(f"{len(reach.seconds):,} tests; the lines that none reaches:")
+    print(f"coverage report -m --data-file={os.path.relpath(reach.data, ROOT)}")
+    return int(min(shares) < BRANCHES_MIN)
 
 
 if __name__ == "__main__":

@@ -1,114 +1,67 @@
 """Measures how late deliveries are, and how much of that the machine caused.
 
-On a busy machine processes have to wait for a processor, the measuring one included. So the proof
-also measures how late its own event loop is, and how late a process is that only sleeps for
-`NAP_SECONDS` at a time. The longer of these two stalls, within the time between a message's due
-time and its arrival, is subtracted from the lateness of the message. If neither stalled, nothing
-is subtracted.
+On a busy machine processes wait for a processor: the nsqd, and the proof that measures it. So the
+proof records every few milliseconds how long nsqd's main thread has waited in all, which the kernel
+counts, and how late its own event loop is. What both have waited between a message's due time and
+its arrival is subtracted from the lateness of the message.
 """
 
 import asyncio
-import subprocess
-import sys
-from bisect import bisect_left
-from collections.abc import Iterator
-from contextlib import contextmanager
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
 NAP_SECONDS: Final = 0.005
-NOTICED_SECONDS: Final = 0.002
-"""A stall is recorded if it is longer than this."""
-
-SLEEPER: Final = f"""
-import sys, time
-due = time.monotonic() + {NAP_SECONDS}
-while True:
-    time.sleep(max(0, due - time.monotonic()))
-    now = time.monotonic()
-    if now - due > {NOTICED_SECONDS}:
-        print(due, now, flush=True)
-    due = now + {NAP_SECONDS}
-"""
 
 
-@dataclass(slots=True)
-class Stalls:
-    """Times in which a loop or process should have run but did not: [begin, end) in seconds.
+def waited_seconds(pid: int) -> float:
+    """Return how long a process's main thread was ready to run and had to wait.
 
-    They ascend and do not overlap.
+    Return 0 if the kernel does not count that, or the process has ended.
     """
-
-    begins: list[float] = field(default_factory=list)
-    ends: list[float] = field(default_factory=list)
-
-    def note(self, begin: float, end: float) -> None:
-        """Add a stall; it must begin after all others."""
-        self.begins.append(begin)
-        self.ends.append(end)
-
-    def between(self, begin: float, end: float) -> float:
-        """Total seconds of stalls within [begin, end)."""
-        total = 0.0
-        for at in range(bisect_left(self.ends, begin), len(self.ends)):
-            if self.begins[at] >= end:
-                break
-            total += min(end, self.ends[at]) - max(begin, self.begins[at])
-        return total
-
-
-async def watch_loop(stalls: Stalls) -> None:
-    """Record each time the running event loop handles its timer late; runs until cancelled."""
-    loop = asyncio.get_running_loop()
-    while True:
-        due = loop.time() + NAP_SECONDS
-        await asyncio.sleep(NAP_SECONDS)
-        if loop.time() - due > NOTICED_SECONDS:
-            stalls.note(due, loop.time())
-
-
-@contextmanager
-def sleeping(folder: Path) -> Iterator[Path]:
-    """Run the sleeping process; yields the file to which it writes its stalls."""
-    notes = folder / "stalls"
-    with (
-        notes.open("wb") as file,
-        subprocess.Popen([sys.executable, "-c", SLEEPER], stdout=file) as process,
-    ):
-        try:
-            yield notes
-        finally:
-            process.kill()
-
-
-def stalls_of(notes: Path) -> Stalls:
-    """The stalls that the process has written so far."""
-    stalls = Stalls()
-    for line in notes.read_text().splitlines(keepends=True):
-        begin, _, end = line.partition(" ")
-        if end.endswith("\n"):
-            stalls.note(float(begin), float(end))
-    return stalls
+    try:
+        _, delayed_ns, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+    except (OSError, ValueError):
+        return 0.0
+    return int(delayed_ns) / 1e9
 
 
 @dataclass(slots=True)
 class Lateness:
-    """Deliveries as (due time, arrival), in seconds on the monotonic clock."""
+    """Deliveries as (due time, arrival), in seconds on the monotonic clock.
+
+    Attributes:
+        times: when the waits were recorded, ascending.
+        waits: what nsqd and this loop have waited in all by then, in seconds.
+    """
 
     deliveries: list[tuple[float, float]] = field(default_factory=list)
-    own: Stalls = field(default_factory=Stalls)
+    times: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
 
     def note(self, due: float, came: float) -> None:
         """Record the arrival of a message."""
         self.deliveries.append((due, came))
 
-    def latest_net(self, machine: Stalls) -> float:
-        """Largest lateness in seconds without stalls of the machine or of the proof's loop."""
-        return max(
-            [
-                came - due - max(self.own.between(due, came), machine.between(due, came))
-                for due, came in self.deliveries
-            ],
-            default=0.0,
-        )
+    async def watch(self, pid: int) -> None:
+        """Record waits, of the process and of the running event loop; runs until cancelled."""
+        loop, own = asyncio.get_running_loop(), 0.0
+        while True:
+            due = loop.time() + NAP_SECONDS
+            await asyncio.sleep(NAP_SECONDS)
+            own += loop.time() - due
+            self.times.append(loop.time())
+            self.waits.append(own + waited_seconds(pid))
+
+    def latest_net(self) -> float:
+        """Return the largest lateness in seconds, without waits for a processor."""
+        # A process that has ended has waited no longer.
+        waits = [0.0, *accumulate(self.waits, max)]
+
+        def waited(due: float, came: float) -> float:
+            last = min(bisect_left(self.times, came) + 1, len(self.times))
+            return waits[last] - waits[bisect_right(self.times, due)]
+
+        return max((came - due - waited(due, came) for due, came in self.deliveries), default=0.0)

@@ -9,8 +9,8 @@ history and messages.
    path stay flat: the medians of the first and of the last third of the rest are compared. Medians,
    because each sample depends on how many topics are open at that moment.
 3. Beside them, messages are deferred by DPUB, and once more by REQ, for 10 ms to 3 s. None comes
-   before its due time, or more than 100 ms after it, not counting time for which the machine or the
-   proof itself was stalled (lateness.py).
+   before its due time, or more than 100 ms after it, not counting what nsqd and the proof waited
+   for a processor (lateness.py).
 
 `N=` is minutes. The load is moderate. There are two controls: with `leaking`, which keeps memory
 and open files of each deleted topic, both bounds must be exceeded; with `late_timers`, deferred
@@ -33,7 +33,7 @@ from typing import Final, NamedTuple
 from tests.support.servers import NsqdServer
 from tests.support.v2_client import FRAME_MESSAGE, AsyncV2Client, Message, decode_message
 
-from proofs import lateness, outcome
+from proofs import outcome
 from proofs.actors import Actor, Consumer, Publisher, connect
 from proofs.checker import History, check
 from proofs.lateness import Lateness
@@ -177,18 +177,16 @@ class Churn:
         """Run for this many seconds."""
         found, deferrer = self.found, self.deferrer
         await asyncio.to_thread(make_topic, self.server, LATER, CHANNELS[:1])
-        with lateness.sleeping(self.server.folder.parent) as notes:
-            watching = asyncio.create_task(lateness.watch_loop(deferrer.lateness.own))
-            async with RunningActors(deferrer):
-                await until(lambda: deferrer.is_subscribed, "subscribed")
-                async with asyncio.TaskGroup() as group:
-                    for worker in range(WORKERS):
-                        chance = random.Random(f"{self.seed} {worker}")
-                        group.create_task(self.live(chance, seconds))
-                    group.create_task(self.watch(seconds))
-                await until(lambda: not deferrer.due, "come")
-            watching.cancel()
-            found.latest_net = deferrer.lateness.latest_net(lateness.stalls_of(notes))
+        watching = asyncio.create_task(deferrer.lateness.watch(self.server.pid))
+        async with RunningActors(deferrer):
+            await until(lambda: deferrer.is_subscribed, "subscribed")
+            async with asyncio.TaskGroup() as group:
+                for worker in range(WORKERS):
+                    group.create_task(self.live(random.Random(f"{self.seed} {worker}"), seconds))
+                group.create_task(self.watch(seconds))
+            await until(lambda: not deferrer.due, "come")
+        watching.cancel()
+        found.latest_net = deferrer.lateness.latest_net()
         found.deferred, found.early = deferrer.came, deferrer.early
         return found
 
@@ -245,11 +243,8 @@ def figures_of(server: NsqdServer) -> tuple[float, float, float, float]:
 def attempt(plan: Plan, seconds: float, module: str = NSQD) -> Findings:
     """Do one run in its own folder."""
     keep = plan.keep if module == NSQD else None
-    with data_folder(keep) as folder:
-        data = folder / "nsqd"
-        data.mkdir()
-        with started(data, module, FLAGS) as server:
-            return asyncio.run(Churn(server, plan.seed).run(seconds))
+    with data_folder(keep) as folder, started(folder, module, FLAGS) as server:
+        return asyncio.run(Churn(server, plan.seed).run(seconds))
 
 
 def line(growth: dict[str, tuple[float, float, float]]) -> str:
@@ -269,8 +264,8 @@ def prove(plan: Plan) -> Outcome:
     figures = (
         f"minutes {plan.count} · topics {found.topics:,} · delivered {found.delivered:,} · "
         f"of an earlier life or corrupt {found.strange:,} · {said} · deferred {found.deferred:,}, "
-        f"early {found.early:,}, latest {found.latest_net * 1000:,.0f} ms without the machine's "
-        "own stalls"
+        f"early {found.early:,}, latest {found.latest_net * 1000:,.0f} ms without waits for a "
+        "processor"
     )
     held, control = found.delivered > 0 and not found.strange and "GROWS" not in said, ""
     held = held and found.deferred > 0 and not found.early

@@ -26,7 +26,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -37,6 +37,7 @@ from tests.support.v2_client import MAGIC, OK, OK_BYTES, V2Client
 from proofs import outcome
 from proofs.actors import connect
 from proofs.checker import Verdict
+from proofs.lateness import waited_seconds
 from proofs.outcome import Outcome, Plan, progress
 from proofs.workload import NSQD, WAIT_SECONDS, Workload, data_folder, make_topic, started, until
 from sparq.protocol.commands import identify, mpub, rdy, sub
@@ -179,27 +180,17 @@ class Proof:
 
 
 def seconds_of_stop(server: NsqdServer) -> float:
-    """Stop nsqd; return how long that took, without the time that it had to wait for a processor.
-
-    If the kernel does not count that, the full duration.
-    """
+    """Stop nsqd; return how long that took, without its waits for a processor."""
     process = server.process
     assert process is not None
-
-    def waited() -> float:
-        with suppress(OSError, ValueError):
-            return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[1]) / 1e9
-        return 0.0
-
-    began, before = time.monotonic(), waited()
-    waiting = 0.0
+    began, before = time.monotonic(), waited_seconds(process.pid)
+    waited = 0.0
     os.kill(process.pid, signal.SIGTERM)
     while (status := process.poll()) is None:
-        waiting = max(waiting, waited() - before)
+        waited = max(waited, waited_seconds(process.pid) - before)
         time.sleep(0.005)
-    took = time.monotonic() - began
     assert status == 0, server.log_text
-    return took - waiting
+    return time.monotonic() - began - waited
 
 
 def memory(pid: int, name: str) -> int:

@@ -39,6 +39,7 @@ def test_a_short_run_holds(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
         monkeypatch.setattr(proof, "STOP_SECONDS_MAX", 60.0)
     if name == "mixed":
         monkeypatch.setattr(proof, "MINUTE_SECONDS", 18.0)
+        monkeypatch.setattr(proof, "LATE_SECONDS_MAX", 30.0)  # neither is this
 
     with files_closed_below(tmp_path):
         outcome = proof.prove(RUNS[name])
