@@ -23,7 +23,6 @@ import json
 import math
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -54,9 +53,7 @@ SLOWNESS_MAX = 5.0
 TEST_SECONDS_MAX = 120
 """The longest time for one test, which may wait for ever: then it fails."""
 RUN_SECONDS_MAX = 1800.0
-MEMORY_BYTES_MAX = 6 << 30
-FILE_BYTES_MAX = 4 << 30
-STOPPED = -signal.SIGXCPU
+LIMITS = (f"--as={6 << 30}", f"--fsize={4 << 30}")
 NO_TESTS = 5
 """Exit status of pytest if the tests are not there, because the change renames them."""
 NOT_COPIED = shutil.ignore_patterns(
@@ -84,15 +81,10 @@ class Mutant(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What the tests made of a mutant.
-
-    Attributes:
-        killed_by: "own tests", "other tests", "time"; "" if it survived.
-        tests: the number of tests that reach it.
-    """
+    """Whether tests noticed a mutant, and how many reach it."""
 
     mutant: Mutant
-    killed_by: str
+    is_killed: bool
     tests: int
 
 
@@ -161,12 +153,16 @@ def tests_by_line(data: Path, path: str) -> dict[int, set[str]]:
 
 
 def tests_of(mutant: Mutant, reach: coverage.Reach) -> list[str]:
-    """The tests that reach the statement of a mutant, the quickest first."""
+    """The tests that reach a mutant's statement: its module's own, then the quickest, first."""
     reached = tests_by_line(reach.data, mutant.path)
     tree = ast.parse((ROOT / mutant.path).read_text(encoding="utf-8"))
     lines = statement_lines(tree, mutant.line) or reached
     names = set().union(*(reached.get(line, ()) for line in lines))
-    return sorted(names, key=lambda name: (reach.seconds.get(name, 0.0), name))
+
+    def order(name: str) -> tuple[bool, float, str]:
+        return not name.startswith(mutant.own_tests), reach.seconds.get(name, 0.0), name
+
+    return sorted(names, key=order)
 
 
 class Workplace:
@@ -180,18 +176,12 @@ class Workplace:
 
     def judge(self, mutant: Mutant, tests: list[str], seconds: Mapping[str, float]) -> Verdict:
         """Run the mutant's tests."""
-        own = [name for name in tests if name.startswith(mutant.own_tests)]
-        others = [name for name in tests if not name.startswith(mutant.own_tests)]
         path = self.folder / mutant.path
         original, stat = path.read_bytes(), path.stat()
         path.write_text(mutant.text, encoding="utf-8")
         try:
-            for by, some in (("own tests", own), ("other tests", others)):
-                limit = SECONDS_MIN + SLOWNESS_MAX * sum(seconds.get(name, 0.0) for name in some)
-                status = self.run(some, limit) if some else 0
-                if status not in (0, NO_TESTS):
-                    return Verdict(mutant, "time" if status == STOPPED else by, len(tests))
-            return Verdict(mutant, "", len(tests))
+            limit = SECONDS_MIN + SLOWNESS_MAX * sum(seconds.get(name, 0.0) for name in tests)
+            return Verdict(mutant, self.run(tests, limit) not in (0, NO_TESTS), len(tests))
         finally:
             path.write_bytes(original)
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
@@ -203,11 +193,19 @@ class Workplace:
         return self.run(tests, SECONDS_MIN * len(tests), keeps_compiled=True) == 0
 
     def run(self, tests: list[str], seconds: float, *, keeps_compiled: bool = False) -> int:
-        """The exit status of pytest with these tests; `STOPPED` if they take too long."""
+        """Return the exit status of pytest with these tests, which may use so much CPU."""
         self._list.write_text(json.dumps(tests), encoding="utf-8")
         files = dict.fromkeys(name.partition("::")[0] for name in tests)
-        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:randomly", "--tb=no"]
-        command += [f"--timeout={TEST_SECONDS_MAX}"]
+        # A mutant may never end, or fill memory or disk. A busy machine slows it, but not its CPU.
+        command = [
+            "prlimit",
+            f"--cpu={math.ceil(seconds)}",
+            *LIMITS,
+            sys.executable,
+            "-m",
+            "pytest",
+        ]
+        command += ["-x", "-p", "no:randomly", "--tb=no", f"--timeout={TEST_SECONDS_MAX}"]
         command += ["-p", "proofs.mutants_parts.select_plugin", f"--basetemp={self._temporary}"]
         environment = {
             **os.environ,
@@ -225,19 +223,10 @@ class Workplace:
             stderr=subprocess.DEVNULL,
             process_group=0,
         )
-        # A mutant may never end, or fill memory or disk. A busy machine slows it, but not its CPU.
-        for limited, size in (
-            (resource.RLIMIT_CPU, math.ceil(seconds)),
-            (resource.RLIMIT_AS, MEMORY_BYTES_MAX),
-            (resource.RLIMIT_FSIZE, FILE_BYTES_MAX),
-        ):
-            _, hard = resource.getrlimit(limited)
-            soft = size if hard == resource.RLIM_INFINITY else min(size, hard)
-            resource.prlimit(process.pid, limited, (soft, hard))
         try:
             return process.wait(RUN_SECONDS_MAX)
         except subprocess.TimeoutExpired:
-            return STOPPED
+            return -signal.SIGKILL
         finally:
             # The tests, and what they have started.
             with contextlib.suppress(ProcessLookupError):
@@ -266,7 +255,7 @@ def judge(mutants: Sequence[Mutant], reach: coverage.Reach) -> list[Verdict]:
 
     def judge_one(mutant: Mutant, names: list[str]) -> Verdict:
         if not names:
-            return Verdict(mutant, "", 0)
+            return Verdict(mutant, False, 0)
         copy = copies.get()
         try:
             return copy.judge(mutant, names, reach.seconds)
@@ -283,7 +272,7 @@ def judge(mutants: Sequence[Mutant], reach: coverage.Reach) -> list[Verdict]:
         with contextlib.suppress(KeyboardInterrupt):
             for verdict in pool.map(judge_one, mutants, tests):
                 found.append(verdict)
-                if not verdict.killed_by:
+                if not verdict.is_killed:
                     show_survivor(verdict.mutant, verdict.tests)
                 progress(f"{len(found)} of {len(mutants)}")
     return found
@@ -300,17 +289,13 @@ def show_survivor(mutant: Mutant, tests: int) -> None:
 
 def table(verdicts: Sequence[Verdict]) -> list[str]:
     """The score of each package and of all, as a table for CONTRIBUTING.md."""
-    lines = [
-        "| package | mutants | killed | by the module's own test file | not reached | score |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = ["| package | mutants | killed | not reached | score |", "|---|---|---|---|---|"]
     for name in (*PACKAGES, "all"):
         some = [each for each in verdicts if name in (each.mutant.package, "all")]
         if some:
-            killed = sum(bool(each.killed_by) for each in some)
-            own = sum(each.killed_by == "own tests" for each in some)
+            killed = sum(each.is_killed for each in some)
             unreached = sum(not each.tests for each in some)
-            counts = f"{len(some)} | {killed} | {own} | {unreached}"
+            counts = f"{len(some)} | {killed} | {unreached}"
             lines.append(f"| {name} | {counts} | {100 * killed / len(some):.0f} % |")
     return lines
 
