@@ -41,8 +41,9 @@ def stored(harness: BrokerHarness) -> Indexes:
 def states(harness: BrokerHarness, name: str = "c") -> list[str]:
     """The state of each message in the log, in the channel."""
     indexes = stored(harness)
-    found = snapshot.take(channel_of(harness, name), harness.clock.now()).state_details(indexes)
-    return [found[index].state.name for index in indexes]
+    taken = snapshot.take(channel_of(harness, name), harness.clock.now())
+    found = taken.places(np.array(indexes, np.int64)).state.tolist()
+    return [snapshot.MessageState(state).name for state in found]
 
 
 def checkpoint(harness: BrokerHarness) -> None:

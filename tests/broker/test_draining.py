@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from sparq.broker.draining import BY_MAX, NONE, Drain, Draining, decode, encode
+from sparq.broker import stored_json
+from sparq.broker.draining import BY_MAX, NONE, Drain, Draining, decode
 from sparq.protocol import commands
 from sparq.protocol.errors import DRAINING, TOPIC_DRAINING, RemoteError
 from sparq.testing import Fault
 from tests.broker.harness import BEGIN_WALL_NS, BrokerHarness, Ticket
+
+
+def encode(draining: Draining) -> bytes:
+    """The contents of `drain.json`."""
+    return stored_json.encode("draining", draining)
+
 
 DRAINS = Draining(Drain(5, "me", True), {"t": Drain(6, "she")})
 
@@ -39,8 +46,9 @@ def test_a_flipped_bit_is_detected_or_harmless() -> None:
         (encode(DRAINS).replace(b'"she"', b'"he"'), "checksum"),
         (encode(NONE).replace(b'"format": 1', b'"format": 2'), "format 2"),
         (encode(Draining(None, {"a b": Drain(1, "")})), "invalid topic name"),
+        (encode(Draining(Drain(1, "x" * (BY_MAX + 1)), {})), "length <= 256"),
     ],
-    ids=["empty", "a list", "a changed name", "a later format", "an invalid topic"],
+    ids=["empty", "a list", "a changed name", "a later format", "an invalid topic", "a long name"],
 )
 def test_invalid_contents_are_refused_with_a_reason(text: bytes, why: str) -> None:
     """The error gives the reason: damage, a newer format, or an invalid topic name."""
@@ -48,11 +56,10 @@ def test_invalid_contents_are_refused_with_a_reason(text: bytes, why: str) -> No
         decode(text)
 
 
-def test_a_long_requester_name_is_truncated() -> None:
-    """A requester's name, which operators see, is cut to `BY_MAX` characters."""
-    (node, _) = decode(encode(Draining(Drain(1, "x" * (BY_MAX + 1)), {})))
-    assert node is not None
-    assert "x" * BY_MAX == node.by
+def test_a_file_of_an_earlier_version_is_read() -> None:
+    """Earlier versions wrote `since_ns` as text."""
+    earlier = {"node": {"since_ns": "5", "by": "me", "exit": True}, "topics": {}}
+    assert Draining(DRAINS.node, {}) == decode(stored_json.encode("draining", earlier))
 
 
 def change(harness: BrokerHarness, wanted: Draining) -> RemoteError | None:

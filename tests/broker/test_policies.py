@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sparq.broker.catalog import CatalogError
-from sparq.broker.options import QueueSettings
+from sparq.broker.options import TOPIC_SETTINGS, QueueSettings
 from sparq.broker.policies import (
     FILE,
     NAMES,
@@ -19,7 +20,6 @@ from sparq.broker.policies import (
     Policy,
     PolicyChange,
     PolicyError,
-    SettingOrigin,
     changes,
     check,
     decode,
@@ -60,7 +60,7 @@ def why_refused(harness: BrokerHarness, topic: str, body: bytes = BODY) -> str:
 def test_a_policy_is_of_the_topics_that_its_pattern_fits() -> None:
     """With and without a wildcard (`protocol.names.fits`)."""
     policies = Policies(
-        QueueSettings(), [policy("click*", max_channels=1), policy("a", max_channels=2)]
+        QueueSettings(), (policy("click*", max_channels=1), policy("a", max_channels=2))
     )
 
     found = [policies.scope(name).topic.max_channels for name in ("clicks", "a", "ab")]
@@ -74,16 +74,15 @@ def test_the_last_matching_policy_with_the_setting_wins() -> None:
     """
     found = Policies(
         QueueSettings(max_channels=7, retention_bytes=1, max_channel_lag_bytes=5),
-        [policy("c*", max_channels=8, retention_bytes=2), policy("*", retention_bytes=3)],
-        [policy("clicks", retention_bytes=4)],
+        (policy("c*", max_channels=8, retention_bytes=2), policy("*", retention_bytes=3)),
+        (policy("clicks", retention_bytes=4),),
     )
 
     clicks, cats, dogs = (found.scope(name).topic for name in ("clicks", "cats", "dogs"))
     assert (8, 4, 5) == (clicks.max_channels, clicks.retention_bytes, clicks.max_channel_lag_bytes)
     assert (8, 3) == (cats.max_channels, cats.retention_bytes)
     assert (7, 3) == (dogs.max_channels, dogs.retention_bytes)
-    origins = {"max_channels": SettingOrigin(8, 0), "retention_bytes": SettingOrigin(4, 2)}
-    assert origins == found.scope("clicks").origins(None)
+    assert {"max_channels": 0, "retention_bytes": 2} == found.scope("clicks").origins(None)
 
 
 def test_a_channel_pattern_limits_a_policy_to_matching_channels() -> None:
@@ -93,18 +92,18 @@ def test_a_channel_pattern_limits_a_policy_to_matching_channels() -> None:
     """
     found = Policies(
         QueueSettings(),
-        [policy("t", max_channel_lag_bytes=10, max_topic_bytes=99)],
-        [policy("*", "slow*", max_channel_lag_bytes=20)],
+        (policy("t", max_channel_lag_bytes=10, max_topic_bytes=99),),
+        (policy("*", "slow*", max_channel_lag_bytes=20),),
     )
 
     scope = found.scope("t")
     assert (99, 10) == (scope.topic.max_topic_bytes, scope.topic.max_channel_lag_bytes)
-    assert 10 == scope.channel("quick").max_channel_lag_bytes
-    assert 20 == scope.channel("slow.eu").max_channel_lag_bytes
-    assert {"max_channel_lag_bytes": SettingOrigin(10, 0)} == scope.origins("quick")
-    assert {"max_channel_lag_bytes": SettingOrigin(20, 1)} == scope.origins("slow")
-    assert 20 == found.scope("u").channel("slow").max_channel_lag_bytes
-    assert 0 == found.scope("u").channel("quick").max_channel_lag_bytes
+    assert 10 == scope.settings("quick").max_channel_lag_bytes
+    assert 20 == scope.settings("slow.eu").max_channel_lag_bytes
+    assert {"max_channel_lag_bytes": 0} == scope.origins("quick")
+    assert {"max_channel_lag_bytes": 1} == scope.origins("slow")
+    assert 20 == found.scope("u").settings("slow").max_channel_lag_bytes
+    assert 0 == found.scope("u").settings("quick").max_channel_lag_bytes
 
 
 def test_changes_lists_each_differing_setting_once() -> None:
@@ -112,8 +111,8 @@ def test_changes_lists_each_differing_setting_once() -> None:
 
     Topic settings are not listed for channels.
     """
-    before = Policies(QueueSettings(), [policy("t", max_channels=1)])
-    after = before.with_configured([policy("*", max_channels=2, max_channel_consumers=3)])
+    before = Policies(QueueSettings(), (policy("t", max_channels=1),))
+    after = replace(before, configured=(policy("*", max_channels=2, max_channel_consumers=3),))
 
     found = list(changes(before, after, {"t": ["a", "b"], "u": []}))
     assert [
@@ -211,7 +210,8 @@ def test_each_setting_survives_a_crash(name: str) -> None:
         for topic in ("t", "u"):
             assert 70_000 == getattr(harness.broker.topics[topic].settings, name)
         harness.broker.create_channel("t", "c", harness.clock.now())
-        assert 70_000 == getattr(harness.broker.topics["t"].channels["c"].settings, name)
+        channel = harness.broker.topics["t"].channels["c"].settings
+        assert (0 if name in TOPIC_SETTINGS else 70_000) == getattr(channel, name)
         harness.crash()
     assert choose(harness) is None
     assert not getattr(harness.broker.topics["t"].settings, name)

@@ -11,27 +11,27 @@ from tests.cluster.peers import NSQD, answer, peer
 
 
 async def test_policies_are_read_from_each_node(upstream: Upstream) -> None:
-    """An answer that is no object is that node's error; if it is the only node, a failure."""
-    good = {**NSQD, "/policies": answer({"policies": []})}
+    """An answer of another form is that node's error."""
+    setting = {"value": 3, "source": "policies", "number": 1}
+    good = {**NSQD, "/policies": answer({"settings": {"max_channels": setting}})}
     bad = {**NSQD, "/policies": answer(["nonsense"])}
     async with peer(good) as one, peer(bad) as two:
-        both = Fleet(upstream, nsqds=[one.address, two.address])
-        found = await policies.read(both, "t", "c")
-        alone = await policies.read(Fleet(upstream, nsqds=[two.address]))
+        fleet = Fleet(upstream, nsqds=[one.address, two.address])
+        found = await policies.query(fleet, "t", "c")
 
-    assert {one.address: {"policies": []}} == found.value
-    assert {two.address: "answer is not a JSON object"} == found.errors == alone.errors
-    assert (False, True) == (found.failed, alone.failed)
+    assert {one.address: {"max_channels": setting}} == found.nodes
+    assert [two.address] == [*found.errors]
+    assert "unreadable answer: " in found.errors[two.address]
     assert "GET /policies?topic=t&channel=c" in one.asked
 
 
 async def test_policies_are_set_and_dropped_at_every_node(upstream: Upstream) -> None:
-    """``put`` and ``drop`` call every node; Go's nsqd, without policies, is an error."""
+    """``send`` calls every node; Go's nsqd, without policies, is an error."""
     async with peer({**NSQD, "/policies": answer({})}) as ours, peer(NSQD) as go:
         fleet = Fleet(upstream, nsqds=[ours.address, go.address])
-        put = await policies.put(fleet, b"[[policy]]", policies.TOML, dry_run=True)
+        put = await policies.send(fleet, b"[[policy]]", dry_run=True)
         head = ours.heads[-1]
-        dropped = await policies.drop(fleet, dry_run=False)
+        dropped = await policies.send(fleet, None)
 
     asked = ["PUT /policies?dry_run=true", "DELETE /policies"]
     assert asked == [line for line in ours.asked if "/policies" in line]
@@ -50,7 +50,7 @@ async def test_an_impossible_number_of_changes_is_that_nodes_error(
     good = {**NSQD, "/policies": answer({"changed": 2})}
     async with peer(good) as one, peer({**NSQD, "/policies": answer({"changed": changed})}) as two:
         fleet = Fleet(upstream, nsqds=[one.address, two.address])
-        report = await policies.drop(fleet, dry_run=True)
+        report = await policies.send(fleet, None, dry_run=True)
     assert [one.address] == [each.address for each in report.done]
     (failed,) = report.errors
     assert (two.address, "unreadable answer: ") == (failed.address, failed.error[:19])

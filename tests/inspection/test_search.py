@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -35,7 +37,7 @@ def inspection_of_batch(bodies: list[bytes], **options: Any) -> LogInspection:
 
 @dataclass
 class Counter:
-    """Counts work between two calls of `going`, and its maximum."""
+    """Counts work between two looks at the clock, and its maximum."""
 
     now: int = 0
     most: int = 0
@@ -44,21 +46,21 @@ class Counter:
         self.now += amount
         self.most = max(self.most, self.now)
 
-    def going(self) -> bool:
+    def clock(self) -> float:
         self.now = 0
-        return True
+        return 0.0
 
 
-def run(search: Search, counter: Counter) -> None:
+def run(search: Search) -> None:
     """Run the whole search."""
-    while search.begin_step(counter.going):
+    while search.begin_step():
         search.run()
 
 
 def test_messages_in_memory_are_searched_a_window_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Between two calls of `going`, a text search looks at one window of messages in memory."""
+    """Between two calls of the clock, a text search looks at one window of messages in memory."""
     inspection = inspection_of_batch([b"x" * 100] * COUNT, cache_bytes=64 << 20)
     counter = Counter()
     find = searching.place_of
@@ -68,8 +70,8 @@ def test_messages_in_memory_are_searched_a_window_at_a_time(
         return find(data, needle, start, end)
 
     monkeypatch.setattr(searching, "place_of", counted)
-    search = Search(inspection, Criteria(text=b"nothing"), 0, EVERYTHING)
-    run(search, counter)
+    search = Search(inspection, Criteria(text=b"nothing"), 0, EVERYTHING, counter.clock)
+    run(search)
 
     assert (search.scanned, search.found) == (COUNT, [])
     assert searching.WINDOW_BYTES // 2 < counter.most < searching.WINDOW_BYTES + 100
@@ -89,12 +91,10 @@ class CountingCondition:
     def needle(self) -> bytes:
         return b""
 
-    value_needle = needle
-
 
 @pytest.mark.parametrize("size", [1, 600, 30_000])
 def test_parsing_between_two_calls_of_going_is_bounded(size: int) -> None:
-    """Between two calls of `going`, the parsed bodies are limited in bytes and number.
+    """Between two calls of the clock, the parsed bodies are limited in bytes and number.
 
     One body may exceed the limit in bytes.
     """
@@ -102,7 +102,7 @@ def test_parsing_between_two_calls_of_going_is_bounded(size: int) -> None:
     in_bytes, in_number = Counter(), Counter()
     for counter, unit in ((in_bytes, 0), (in_number, 1)):
         condition: Any = CountingCondition(counter, unit)
-        run(Search(inspection, Criteria(json=condition), 0, EVERYTHING), counter)
+        run(Search(inspection, Criteria(json=condition), 0, EVERYTHING, counter.clock))
 
     assert 0 < in_bytes.most <= STEP_BYTES + size + FRAME_OVERHEAD
     assert 0 < in_number.most <= STEP_MESSAGES
@@ -120,9 +120,10 @@ def test_an_interrupted_step_continues_within_a_part(monkeypatch: pytest.MonkeyP
         return read(disk, place)
 
     monkeypatch.setattr(searching, "read_extent", counted)
-    search = Search(inspection, Criteria(json=json_path.parse("n >= 1990")), 0, EVERYTHING)
+    criteria = Criteria(json=json_path.parse("n >= 1990"))
+    search = Search(inspection, criteria, 0, EVERYTHING, itertools.count().__next__)
     steps = 0
-    while search.begin_step(lambda: False):
+    while search.begin_step():
         search.run()
         steps += 1
 
@@ -139,8 +140,8 @@ def test_text_is_found_in_a_message_that_is_larger_than_a_window() -> None:
     """
     large = b"x" * (2 * searching.WINDOW_BYTES) + b"here"
     inspection = inspection_of_batch([b"he", large, b"re", b"here"])
-    search = Search(inspection, Criteria(text=b"here"), 0, EVERYTHING, body_bytes=4)
-    run(search, Counter())
+    search = Search(inspection, Criteria(text=b"here"), 0, EVERYTHING, perf_counter, body_bytes=4)
+    run(search)
     assert [stored.body for stored in search.found] == [b"xxxx", b"here"]
 
 
@@ -148,8 +149,8 @@ def test_missing_messages_count_as_unsearched(monkeypatch: pytest.MonkeyPatch) -
     """Messages whose bytes are missing count as unsearched."""
     inspection = inspection_of_batch([b"a", b"b"])
     monkeypatch.setattr(searching, "read_extent", lambda _disk, _place: b"")
-    search = Search(inspection, Criteria(), 0, EVERYTHING)
-    run(search, Counter())
+    search = Search(inspection, Criteria(), 0, EVERYTHING, perf_counter)
+    run(search)
     assert (search.found, search.unsearched) == ([], 2)
 
 
@@ -213,21 +214,16 @@ def test_a_search_decodes_only_parts_that_may_match(
         return pieces_of(data, place)
 
     monkeypatch.setattr(searching, "pieces_of", counted)
-    asked = 0
-
-    def going() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked % gives_up != 0
-
+    clock = itertools.count(0, searching.STEP_SECONDS / gives_up).__next__
     for text, expected, parts_count in (
         (b"000123", [123], 1),
         (b"00001", [1, *range(10, 20)], 3),  # every part has such digits in its ids
         (b"9.", range(9, 200, 10), 3),
     ):
-        search = Search(inspection, Criteria(text=text), 0, EVERYTHING, limit=1000, body_bytes=6)
-        while search.begin_step(going):
-            search.run()
+        search = Search(
+            *(inspection, Criteria(text=text), 0, EVERYTHING, clock), limit=1000, body_bytes=6
+        )
+        run(search)
         assert [stored.body for stored in search.found] == [b"%06d" % at for at in expected]
         assert (search.scanned, search.unsearched) == (200, 0)
         assert decoded == [first for first, data in data_of.items() if text in data]
@@ -240,7 +236,9 @@ def test_a_search_result_is_bounded_in_bytes(
 ) -> None:
     """A search stops at `FOUND_BYTES_MAX`, before its limit on results."""
     monkeypatch.setattr(searching, "FOUND_BYTES_MAX", 10)
-    search = Search(inspection_of(harness), Criteria(), 0, EVERYTHING, body_bytes=6)
-    assert search.begin_step(lambda: True)
+    search = Search(
+        *(inspection_of(harness), Criteria(), 0, EVERYTHING, perf_counter), body_bytes=6
+    )
+    assert search.begin_step()
     search.run()
     assert (search.is_full, len(search.found)) == (True, 2)

@@ -52,10 +52,11 @@ def inspect_everything(harness: BrokerHarness) -> dict[int, MessageState]:
     taken = snapshot.take(channel, now)
     indexes = stored(harness)
     snapshot.fresh_after(channel, -1, 1000)
-    taken.again_after(-1, 1000)
-    taken.due_after((0, 0), 1000)
+    for state in MessageState:
+        taken.page(state, (0, 0), 1000)
     topic_of(harness).stream.log.inspection.curve()
-    return {index: found.state for index, found in taken.state_details(indexes).items()}
+    states = taken.places(np.array(indexes, np.int64)).state
+    return dict(zip(indexes, map(MessageState, states.tolist()), strict=True))
 
 
 def pages(harness: BrokerHarness) -> dict[MessageState, Indexes]:
@@ -63,13 +64,10 @@ def pages(harness: BrokerHarness) -> dict[MessageState, Indexes]:
     channel = channel_of(harness)
     taken = snapshot.take(channel, harness.clock.now())
     fresh = snapshot.fresh_after(channel, -1, 1000)
-    again = taken.again_after(-1, 1000).tolist()
-    assert not set(fresh) & set(again)
-    return {
-        MessageState.WAITING: sorted(fresh + again),
-        MessageState.IN_FLIGHT: taken.in_flight.indexes.tolist(),
-        MessageState.DEFERRED: sorted(taken.due_after((-(1 << 62), -1), 1000)[0].tolist()),
-    }
+    held = {state: taken.page(state, (-(1 << 62), -1), 1000) for state in MessageState}
+    assert not set(fresh) & set(held[MessageState.WAITING])
+    held[MessageState.WAITING] += fresh
+    return {state: sorted(found) for state, found in held.items()}
 
 
 OPERATIONS = (
@@ -228,9 +226,8 @@ def test_a_snapshot_converts_at_most_a_slice_at_a_time(monkeypatch: pytest.Monke
         overdue=[*range(0, count, 2)],
         skips=[(index, index + 1) for index in range(0, 2 * count, 2)],
     )
-    monkeypatch.setattr(np, "fromiter", noting(np.fromiter))
     monkeypatch.setattr(np, "array", noting(np.array))
-    states, _ = found.states(np.arange(2 * count))
+    states = found.places(np.arange(2 * count)).state
 
     assert (states == snapshot.MessageState.DEFERRED).sum() == count + count // 2
     assert max(sizes) == snapshot.SLICE

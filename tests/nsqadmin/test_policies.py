@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from typing import Any
 
@@ -12,11 +11,6 @@ from sparq.cluster import policies
 from sparq.cluster.actions import Report, StepOutcome
 from sparq.cluster.policies import PoliciesFound
 from sparq.nsqadmin.pages.policies import setting_rows
-
-
-def failed(text: str) -> str:
-    """An error text in the form of `StepOutcome.error`."""
-    return f"got response 400 Bad Request {json.dumps(text)}"
 
 
 @pytest.mark.parametrize(
@@ -35,16 +29,6 @@ def failed(text: str) -> str:
 async def test_policies_are_counted(document: bytes, found: int | None) -> None:
     """Policies in TOML or JSON are counted; any other document gives None."""
     assert found == await policies.count(document)
-
-
-def test_the_reason_of_an_nsqd_is_extracted() -> None:
-    """The nsqd's reason is extracted, even if it has quotes or is truncated."""
-    expected = 'policy 1: key = "x": no number'
-    answer = json.dumps({"message": f"INVALID_POLICIES: {expected}"})
-
-    assert expected == policies.refusal(failed(answer))
-    assert policies.refusal(failed(answer[:45])).startswith("policy 1: ")
-    assert "" == policies.refusal(failed('{"message":"NOT_FOUND"}'))
 
 
 def test_written_toml_reads_as_the_same_policies() -> None:

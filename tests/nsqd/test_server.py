@@ -38,14 +38,14 @@ async def test_watchers_are_called_after_a_drain_is_stored(nsqd: Daemon) -> None
     path = Path(nsqd.nsqd.options.data_path) / "drain.json"
     seen: list[bool] = []
     nsqd.nsqd.drain_watchers.append(lambda: seen.append(path.exists()))
-    await nsqd.nsqd.change_drains(lambda now: now._replace(node=Drain(1, "me")))
+    await nsqd.nsqd.change_drains(lambda now: now.changed("", Drain(1, "me")))
 
     assert [True] == seen
     with pytest.raises(RemoteError, match="draining"):
         await nsqd.nsqd.publish("t", BodySlices.of([b"x"]))
     path.with_name("drain.json.new").mkdir()
     with pytest.raises(RemoteError):
-        await nsqd.nsqd.change_drains(lambda now: now._replace(node=Drain(2, "she")))
+        await nsqd.nsqd.change_drains(lambda now: now.changed("", Drain(2, "she")))
     assert [True] == seen
     path.with_name("drain.json.new").rmdir()
 

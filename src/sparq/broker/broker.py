@@ -19,6 +19,7 @@ a reply slot; all others are answered at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -693,7 +694,8 @@ class Broker:
 
     def configure_policies(self, configured: Iterable[Policy]) -> None:
         """Apply the policies of the configuration file; run-time policies come after them."""
-        self._topics.put_into_force(self._topics.policies.with_configured(configured))
+        wanted = replace(self._topics.policies, configured=tuple(configured))
+        self._topics.put_into_force(wanted)
 
     def choose_policies(self, chosen: Iterable[Policy], ticket: Ticket) -> None:
         """Replace the policies that were set at run time.

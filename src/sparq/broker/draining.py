@@ -11,9 +11,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct
 
 from sparq.broker import stored_json
 from sparq.broker.catalog import Catalog, SaveTask
@@ -29,7 +31,7 @@ BY_MAX: Final = 256
 """Maximum length of the requester's name, in characters."""
 
 
-class Drain(NamedTuple):
+class Drain(Struct, frozen=True):
     """One drain.
 
     Attributes:
@@ -39,11 +41,11 @@ class Drain(NamedTuple):
     """
 
     since_ns: int
-    by: str
+    by: Annotated[str, Meta(max_length=BY_MAX)]
     exit: bool = False
 
 
-class Draining(NamedTuple):
+class Draining(Struct, frozen=True):
     """All drains of one nsqd.
 
     Attributes:
@@ -52,38 +54,29 @@ class Draining(NamedTuple):
     """
 
     node: Drain | None
-    topics: Mapping[str, Drain]
+    topics: dict[str, Drain]
+
+    def of(self, topic: str) -> Drain | None:
+        """The drain of a topic; of the whole nsqd if the topic is ""."""
+        return self.topics.get(topic) if topic else self.node
+
+    def changed(self, topic: str, drain: Drain | None) -> Draining:
+        """Return the drains after one of them, as in `of`, has begun or ended (None)."""
+        if not topic:
+            return Draining(drain, self.topics)
+        others = {name: one for name, one in self.topics.items() if name != topic}
+        return Draining(self.node, others if drain is None else {**others, topic: drain})
 
 
 NONE: Final = Draining(None, {})
 
 
-def encode(draining: Draining) -> bytes:
-    """The contents of `drain.json`."""
-    documents = {
-        name: {"since_ns": str(drain.since_ns), "by": drain.by, "exit": drain.exit}
-        for name, drain in draining.topics.items()
-    }
-    node = draining.node
-    own = None if node is None else {**node._asdict(), "since_ns": str(node.since_ns)}
-    return stored_json.encode("draining", {"node": own, "topics": documents})
-
-
 def decode(text: bytes) -> Draining:
     """Read a `drain.json`; raises ValueError: it is damaged, or of a later format."""
-    drains = stored_json.decode("draining", text)
-    try:
-        node = None if drains["node"] is None else _drain_of(drains["node"])
-        topics = {str(name): _drain_of(one) for name, one in drains["topics"].items()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(str(error)) from error
-    if not all(map(is_valid_name, topics)):
+    found = stored_json.decode("draining", text, Draining)
+    if not all(map(is_valid_name, found.topics)):
         raise ValueError("invalid topic name")
-    return Draining(node, topics)
-
-
-def _drain_of(document: Any) -> Drain:
-    return Drain(int(document["since_ns"]), str(document["by"])[:BY_MAX], bool(document["exit"]))
+    return found
 
 
 ChangeDrains = Callable[[Draining], Draining]
@@ -125,7 +118,7 @@ class Drains:
     def _save_next(self) -> None:
         # Computed only now: the change before this one may have failed (rule 4).
         wanted = self._changes[0][0](self.now)
-        text = encode(wanted) if wanted != NONE else None
+        text = stored_json.encode("draining", wanted) if wanted != NONE else None
         save = SaveTask(partial(self._catalog.save_file, FILE, text), "drains")
         self._turn.tasks.append(TopicTask(save, partial(self._saved, save, wanted)))
 

@@ -13,8 +13,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
 
 from sparq.broker import stored_json
 from sparq.broker.options import TOPIC_SETTINGS, QueueSettings
@@ -39,7 +42,7 @@ class PolicyError(ValueError):
     """An invalid policy; the text says what is wrong, and which policy (counted from 1)."""
 
 
-class Policy(NamedTuple):
+class Policy(Struct, frozen=True):
     """One policy.
 
     Attributes:
@@ -50,19 +53,7 @@ class Policy(NamedTuple):
 
     topic: str
     channel: str
-    settings: Mapping[str, int]
-
-
-class SettingOrigin(NamedTuple):
-    """A setting's value, and the policy that defines it.
-
-    Attributes:
-        value: in the unit of the field of `QueueSettings`.
-        place: index of the policy (from 0) in `Policies.all`.
-    """
-
-    value: int
-    place: int
+    settings: dict[str, int]
 
 
 class PolicyChange(NamedTuple):
@@ -87,38 +78,36 @@ class Scope:
         self, topic: str, default: QueueSettings, policies: Sequence[tuple[int, Policy]]
     ) -> None:
         """`policies`: the policies that match the topic, each with its place, in order."""
-        if is_dead_letter_topic(topic):
-            default = replace(default, max_attempts=0)
-            policies = [(at, _without_attempts(policy)) for at, policy in policies]
-        self._default = default
         self._policies = policies
-        self._has_channels = any(policy.channel for _, policy in policies)
-        self.topic = settings = self._settings(self.origins(None))
+        # A dead-letter topic has no dead-letter topic of its own.
+        self._is_dead = is_dead_letter_topic(topic)
+        self._default = replace(default, max_attempts=0) if self._is_dead else default
+        self.topic = settings = self.settings(None)
         limits = (settings.max_topic_bytes, settings.max_topic_messages)
         rates = (settings.max_publish_rate, settings.max_client_publish_rate)
         self.is_limited = any((*limits, *rates))
 
-    def channel(self, name: str) -> QueueSettings:
-        """The settings of a channel."""
-        return self._settings(self.origins(name)) if self._has_channels else self.topic
+    def settings(self, channel: str | None) -> QueueSettings:
+        """The settings of the topic (None), or of a channel."""
+        policies = dict(self._policies)
+        found: dict[str, Any] = {
+            name: policies[place].settings[name] for name, place in self.origins(channel).items()
+        }
+        return replace(self._default, **found) if found else self._default
 
-    def origins(self, channel: str | None) -> dict[str, SettingOrigin]:
-        """The settings that policies define for the topic or a channel, with their origins."""
-        decided: dict[str, SettingOrigin] = {}
-        for place, policy in self._policies:
-            if not policy.channel or (channel is not None and fits(policy.channel, channel)):
-                for name, value in policy.settings.items():
-                    if channel is None or name not in TOPIC_SETTINGS:
-                        decided[name] = SettingOrigin(value, place)
-        return decided
-
-    def _settings(self, origins: Mapping[str, SettingOrigin]) -> QueueSettings:
-        if not origins:
-            return self._default
-        values: dict[str, Any] = {name: found.value for name, found in origins.items()}
-        return replace(self._default, **values)
+    def origins(self, channel: str | None) -> dict[str, int]:
+        """The settings that policies define for the topic or a channel: each policy's place."""
+        return {
+            name: place
+            for place, policy in self._policies
+            if not policy.channel or (channel is not None and fits(policy.channel, channel))
+            for name in policy.settings
+            if (channel is None or name not in TOPIC_SETTINGS)
+            and not (self._is_dead and name == "max_attempts")
+        }
 
 
+@dataclass(frozen=True)
 class Policies:
     """All policies of one nsqd.
 
@@ -128,44 +117,29 @@ class Policies:
         chosen: the policies that were set at run time.
     """
 
-    def __init__(
-        self,
-        default: QueueSettings,
-        configured: Iterable[Policy] = (),
-        chosen: Iterable[Policy] = (),
-    ) -> None:
-        self.default = default
-        self.configured, self.chosen = tuple(configured), tuple(chosen)
-        self.all = self.configured + self.chosen
-        self._named: dict[str, list[int]] = {}
-        self._patterns: list[tuple[int, str]] = []
-        # A policy without a wildcard is found by its name; only the others, at most PATTERNS_MAX,
-        # are matched against every topic.
-        for place, policy in enumerate(self.all):
-            if is_wild(policy.topic):
-                self._patterns.append((place, policy.topic))
-            else:
-                self._named.setdefault(policy.topic, []).append(place)
+    default: QueueSettings
+    configured: tuple[Policy, ...] = ()
+    chosen: tuple[Policy, ...] = ()
+
+    @cached_property
+    def _by_topic(self) -> dict[str, list[int]]:
+        """The places of the policies, in the order in which they apply, by their topic pattern."""
+        places: dict[str, list[int]] = {}
+        for place, policy in enumerate((*self.configured, *self.chosen)):
+            places.setdefault(policy.topic, []).append(place)
+        return places
+
+    @cached_property
+    def _wild(self) -> list[str]:
+        """The patterns that are matched against every topic; the others are found by name."""
+        return [pattern for pattern in self._by_topic if is_wild(pattern)]
 
     def scope(self, topic: str) -> Scope:
         """The settings of the topic of this name."""
-        places = [*self._named.get(topic, ())]
-        places += (place for place, pattern in self._patterns if fits(pattern, topic))
-        return Scope(topic, self.default, [(place, self.all[place]) for place in sorted(places)])
-
-    def with_chosen(self, chosen: Iterable[Policy]) -> Policies:
-        """A copy with other run-time policies."""
-        return Policies(self.default, self.configured, chosen)
-
-    def with_configured(self, configured: Iterable[Policy]) -> Policies:
-        """A copy with other policies from the configuration file."""
-        return Policies(self.default, configured, self.chosen)
-
-
-def _without_attempts(policy: Policy) -> Policy:
-    """A copy without `max_attempts`: a dead-letter topic has no dead-letter topic of its own."""
-    settings = {name: value for name, value in policy.settings.items() if name != "max_attempts"}
-    return policy._replace(settings=settings)
+        patterns = [topic, *(pattern for pattern in self._wild if fits(pattern, topic))]
+        places = sorted(place for each in patterns for place in self._by_topic.get(each, ()))
+        policies = self.configured + self.chosen
+        return Scope(topic, self.default, [(place, policies[place]) for place in places])
 
 
 def changes(
@@ -180,22 +154,12 @@ def changes(
     """
     for topic, channels in names.items():
         old, new = before.scope(topic), after.scope(topic)
-        yield from _differences(topic, None, old.topic, new.topic)
-        for channel in channels:
-            for change in _differences(topic, channel, old.channel(channel), new.channel(channel)):
-                if change.setting not in TOPIC_SETTINGS:
-                    yield change
-
-
-def _differences(
-    topic: str, channel: str | None, before: QueueSettings, after: QueueSettings
-) -> Iterator[PolicyChange]:
-    if before == after:
-        return
-    for name in sorted(NAMES):
-        old, new = getattr(before, name), getattr(after, name)
-        if old != new and (channel is not None or name in TOPIC_SETTINGS):
-            yield PolicyChange(topic, channel, name, old, new)
+        for channel in (None, *channels):
+            was, becomes = old.settings(channel), new.settings(channel)
+            for name in sorted(NAMES) if was != becomes else ():
+                values = getattr(was, name), getattr(becomes, name)
+                if values[0] != values[1] and (channel is None) == (name in TOPIC_SETTINGS):
+                    yield PolicyChange(topic, channel, name, *values)
 
 
 def check(policies: Sequence[Policy]) -> None:
@@ -231,17 +195,14 @@ def check(policies: Sequence[Policy]) -> None:
 
 def encode(policies: Iterable[Policy]) -> bytes:
     """The contents of a data path's `policies.json`, for policies set at run time."""
-    return stored_json.encode("policies", [policy._asdict() for policy in policies])
+    return stored_json.encode("policies", list(policies))
 
 
 def decode(text: bytes) -> tuple[Policy, ...]:
     """Read a `policies.json`; raises PolicyError: it is damaged, or of a later format."""
     try:
-        found = tuple(
-            Policy(str(one["topic"]), str(one["channel"]), dict(one["settings"]))
-            for one in stored_json.decode("policies", text)
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        found = stored_json.decode("policies", text, tuple[Policy, ...])
+    except ValueError as error:
         raise PolicyError(str(error)) from error
     check(found)
     return found

@@ -349,7 +349,7 @@ class Topic:
     def _make_channel(self, name: str) -> Channel:
         ephemeral = self.ephemeral or is_ephemeral(name)
         ledger = NoLedger() if ephemeral or self.writer is None else self.writer.ledger
-        channel = Channel(name, self.stream, ledger, self.scope.channel(name), ephemeral=ephemeral)
+        channel = Channel(name, self.stream, ledger, self.scope.settings(name), ephemeral=ephemeral)
         if quantiles := self.options.e2e_percentiles:
             channel.latencies = LatencyWindow(quantiles, self.options.e2e_window_ns)
         return channel
@@ -410,7 +410,7 @@ class Topic:
             # Under new rates, later publishes could overtake held ones.
             self.publishing.release(NEVER)
         for channel in self.channels.values():
-            channel.settings = scope.channel(channel.name)
+            channel.settings = scope.settings(channel.name)
         self.turn.topics[self] = None
 
     def drop_unseen(self, end: int) -> int:

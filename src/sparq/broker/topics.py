@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from errno import EOVERFLOW
 from functools import partial
 from typing import Final
@@ -132,7 +133,7 @@ class Topics:
         chosen = catalog.read_file(
             policies.FILE, policies.decode, "the policies that were set at run time"
         )
-        self.policies = self.policies.with_chosen(chosen or ())
+        self.policies = replace(self.policies, chosen=chosen or ())
         self.drains.load()
         reserve = self._reserve = catalog.reserve = Reserve.open(catalog.disk, catalog.data_path)
         limits = self._options.limits
@@ -281,7 +282,7 @@ class Topics:
         def saved(_now: Instant) -> None:
             if save.error is None:
                 # The configuration file's policies may have changed meanwhile.
-                self.put_into_force(self.policies.with_chosen(wanted))
+                self.put_into_force(replace(self.policies, chosen=wanted))
             save.report(self._turn, ticket)
 
         self._turn.tasks.append(TopicTask(save, saved))

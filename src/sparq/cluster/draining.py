@@ -5,20 +5,16 @@ Go's nsqd has no drain: the request fails there.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated
 
-import msgspec
-from msgspec import Struct, structs
+from msgspec import Meta, Struct
 
 from sparq.cluster.actions import Report, at_node
 from sparq.cluster.figures import Amount, Line, Name
 from sparq.cluster.fleet import Fleet, Node
-from sparq.cluster.upstream import UpstreamError
-
-LEFT_MAX: Final = 1000
 
 
-class NodeRemainder(Struct, frozen=True, forbid_unknown_fields=True):
+class NodeRemainder(Struct):
     """The messages left in a channel of a node, or in a topic.
 
     Attributes:
@@ -27,10 +23,18 @@ class NodeRemainder(Struct, frozen=True, forbid_unknown_fields=True):
         held_up: why no consumer can process them; "": consumers may.
     """
 
-    topic: str
-    channel: str
-    messages: int
-    held_up: str
+    topic: Name
+    channel: Name | None = None
+    depth: Amount = 0
+    in_flight: Amount = 0
+    deferred: Amount = 0
+    messages: Amount = 0
+    held_up: Line | None = None
+
+    def __post_init__(self) -> None:
+        """Complete an nsqd's answer."""
+        self.channel, self.held_up = self.channel or "", self.held_up or ""
+        self.messages = self.depth + self.in_flight + self.deferred
 
     @property
     def name(self) -> str:
@@ -38,7 +42,7 @@ class NodeRemainder(Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.topic}/{self.channel}" if self.channel else self.topic
 
 
-class DrainProgress(Struct, frozen=True, forbid_unknown_fields=True):
+class DrainProgress(Struct):
     """The progress of an nsqd's drain.
 
     Attributes:
@@ -51,17 +55,21 @@ class DrainProgress(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     draining: bool
-    since: str = ""
-    by: str = ""
+    since: Line | None = None
+    by: Line | None = None
     exit: bool = False
     empty: bool = False
-    refused: int = 0
-    topics: int = 0
-    channels: int = 0
-    depth: int = 0
-    in_flight: int = 0
-    deferred: int = 0
-    left: list[NodeRemainder] = []
+    refused: Amount = 0
+    topics: Amount = 0
+    channels: Amount = 0
+    depth: Amount = 0
+    in_flight: Amount = 0
+    deferred: Amount = 0
+    left: Annotated[list[NodeRemainder], Meta(max_length=1000)] = []
+
+    def __post_init__(self) -> None:
+        """Complete an nsqd's answer."""
+        self.since, self.by = self.since or "", self.by or ""
 
     @property
     def messages(self) -> int:
@@ -74,54 +82,9 @@ class DrainProgress(Struct, frozen=True, forbid_unknown_fields=True):
         return [one for one in self.left if one.held_up]
 
 
-class _Remainder(Struct):
-    topic: Name
-    channel: Name | None = None
-    depth: Amount = 0
-    in_flight: Amount = 0
-    deferred: Amount = 0
-    held_up: Line | None = None
-
-
-class _Answer(Struct):
-    draining: bool
-    since: Line | None = None
-    by: Line | None = None
-    exit: bool = False
-    empty: bool = False
-    refused: Amount = 0
-    topics: Amount = 0
-    channels: Amount = 0
-    depth: Amount = 0
-    in_flight: Amount = 0
-    deferred: Amount = 0
-    left: list[_Remainder] = []
-
-
-def read(answer: Any) -> DrainProgress:
-    """Parse an answer of `/drain`. Raises ValueError: it is none that an nsqd can send."""
-    try:
-        found = msgspec.convert(answer, _Answer)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"answer is not a drain status: {error}") from None
-    left = []
-    for one in found.left[:LEFT_MAX]:
-        messages = one.depth + one.in_flight + one.deferred
-        left.append(NodeRemainder(one.topic, one.channel or "", messages, one.held_up or ""))
-    told = structs.asdict(found)
-    return DrainProgress(**{**told, "since": found.since or "", "by": found.by or "", "left": left})
-
-
 async def progress(fleet: Fleet, node: Node) -> DrainProgress:
-    """The progress of a node's drain.
-
-    Raises:
-        UpstreamError: the request failed, or the answer is malformed.
-    """
-    try:
-        return read(await fleet.get(node, "/drain"))
-    except ValueError as error:
-        raise UpstreamError(node.at, str(error)) from None
+    """Return the progress of a node's drain. Raises the errors of `Fleet.read`."""
+    return await fleet.read(node, "/drain", DrainProgress)
 
 
 async def begin(fleet: Fleet, address: str, *, leave: bool = False) -> Report:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
-from sparq.cluster.figures import NsqdFigures, read
+from sparq.cluster.figures import NsqdFigures, checked, read
 from sparq.cluster.upstream import OK, AddressRule, Upstream, UpstreamError, error_text
 from sparq.protocol import lookup
 from sparq.protocol.address import PORT_MAX, Address, bare_host, lookupd_url
@@ -402,6 +402,14 @@ class Fleet:
         """Send a GET request to a node; see `Upstream.get`."""
         return await self.upstream.get(node.at, path, **query)
 
+    async def read(self, node: Node, path: str, form: type[U], /, **query: str) -> U:
+        """Send a GET request to a node; return its answer as a value of this form.
+
+        Raises:
+            UpstreamError: the request failed, or the answer has another form.
+        """
+        return checked_answer(node, await self.upstream.get(node.at, path, **query), form)
+
     async def post(self, node: Node, path: str, body: bytes = b"", /, **query: str) -> Any:
         """Send a POST request to a node; see `Upstream.post`."""
         return await self.upstream.post(node.at, path, body, **query)
@@ -467,6 +475,14 @@ class Fleet:
             except ValueError as error:
                 errors[address] = str(error)
         return Gathered(sorted(found), errors, LOOKUPD, failed=not answers)
+
+
+def checked_answer(node: Node, answer: Any, form: type[U]) -> U:
+    """Read a node's parsed answer. Raises UpstreamError: it has another form."""
+    try:
+        return checked(answer, form)
+    except ValueError as error:
+        raise UpstreamError(node.at, str(error)) from None
 
 
 async def gathered(

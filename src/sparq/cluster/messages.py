@@ -6,23 +6,17 @@ A node's answer is not trusted: one of another form makes the node faulty, as on
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from sparq.cluster.figures import checked
-from sparq.cluster.fleet import Fleet, Node
-from sparq.cluster.upstream import UpstreamError
+from sparq.cluster.figures import Amount
+from sparq.cluster.fleet import Fleet, Node, checked_answer
 from sparq.options.units import SECOND
-
-QUOTED_MAX: Final = 220
-
-T = TypeVar("T")
 
 Message: TypeAlias = dict[str, Any]
 """The node's own object, and `node`, the node's address: two nodes may have the same id."""
 
-Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Digits: TypeAlias = Annotated[str, Meta(pattern="^[0-9]{1,20}$")]
 
 
@@ -85,9 +79,9 @@ class NodePage(Struct):
     older_are_gone: bool = False
     done: bool = False
     progress: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    scanned: Count = 0
-    scanned_bytes: Count = 0
-    unsearched: Count = 0
+    scanned: Amount = 0
+    scanned_bytes: Amount = 0
+    unsearched: Amount = 0
 
 
 LETTER_FIELDS: Final = (
@@ -113,20 +107,12 @@ async def node_page(
         UpstreamError: the request failed, or the answer has another form.
     """
     answer = await fleet.get(node, path, **query)
-    page = checked_of(node, answer, NodePage)
+    page = checked_answer(node, answer, NodePage)
     return page, [shown(message, node.address) for message in answer.get("messages", ())]
 
 
 async def node_message(fleet: Fleet, node: Node, query: dict[str, str]) -> Message:
     """Fetch one message of a node. Raises the errors of `node_page`."""
     answer = await fleet.get(node, "/message", **query)
-    checked_of(node, answer, NodeMessage)
+    checked_answer(node, answer, NodeMessage)
     return shown(answer, node.address)
-
-
-def checked_of(node: Node, answer: Any, form: type[T]) -> T:
-    """Read a node's answer. Raises UpstreamError: it has another form."""
-    try:
-        return checked(answer, form)
-    except ValueError as error:
-        raise UpstreamError(node.at, str(error)[:QUOTED_MAX]) from None

@@ -9,19 +9,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypeAlias
 
-import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
 
-from sparq.cluster.actions import Report, places_of
+from sparq.cluster.actions import Report, StepOutcome
 from sparq.cluster.figures import Line, PoliciesResult, checked
-from sparq.cluster.fleet import Fleet, Gathered
+from sparq.cluster.fleet import Fleet, Node
+from sparq.cluster.upstream import UpstreamError
 
 PATH: Final = "/policies"
 TOML: Final = "application/toml"
@@ -33,6 +32,7 @@ BYTES_MAX: Final = 256 << 10
 SOURCES: Final = {"configured": "file", "policies": "run time"}
 """Displayed name of each source of policies in nsqd's answer, in the order nsqd reads them."""
 
+PATTERNS: Final = ("topic", "channel")
 REFUSED: Final = "INVALID_POLICIES"
 GO_NODE: Final = "this is NSQ's Go nsqd, which does not support this action"
 NO_ROUTE: Final = r"\"NOT_FOUND\""
@@ -51,13 +51,18 @@ class Setting(Struct, omit_defaults=True):
     number: int | None = None
 
 
-class NodePolicies(Struct):
-    """An nsqd's answer: its policies by source and its flags, or the settings of a topic."""
+class SettingsAnswer(Struct):
+    """An nsqd's answer about a topic or channel."""
+
+    settings: dict[Line, Setting] = {}
+
+
+class PoliciesAnswer(Struct):
+    """An nsqd's policies by source, and its flags, which apply without policies."""
 
     configured: list[Policy] = []
     policies: list[Policy] = []
     flags: Policy = {}
-    settings: dict[Line, Setting] = {}
 
 
 class DocumentRefused(ValueError):
@@ -69,8 +74,7 @@ class PoliciesFound:
     """The policies of all nsqds.
 
     Attributes:
-        nodes: by address, its policies by source and its flags, which apply without policies; or,
-            for a topic, `Setting`s by key.
+        nodes: by address, the fields of `PoliciesAnswer`; or, for a topic, `Setting`s by key.
         errors: why other nodes did not answer.
         unable: addresses of Go nsqds.
     """
@@ -80,36 +84,22 @@ class PoliciesFound:
     unable: list[str] = field(default_factory=list)
 
 
-async def read(fleet: Fleet, topic: str = "", channel: str = "") -> Gathered[dict[str, Any]]:
-    """The policies of each nsqd, by its address; with a topic or channel, the effective policy.
-
-    Returns:
-        The answers of `GET /policies`; answers that are not JSON objects are errors.
-    """
-    nodes = await fleet.nodes()
-    answers, errors = await fleet.each(
-        nodes.value, lambda node: fleet.get(node, PATH, topic=topic, channel=channel)
-    )
-    found = {at: answer for at, answer in answers.items() if isinstance(answer, dict)}
-    errors |= dict.fromkeys(answers.keys() - found.keys(), "answer is not a JSON object")
-    return Gathered(found, {**nodes.errors, **errors}, failed=not found)
-
-
 async def query(fleet: Fleet, topic: str = "", channel: str = "") -> PoliciesFound:
     """Fetch the policies of all nsqds, or the settings that apply to a topic or channel."""
-    answers = await read(fleet, topic, channel)
-    gos = sorted(address for address, why in answers.errors.items() if is_gos(why))
-    errors = {address: why for address, why in answers.errors.items() if address not in gos}
-    found = PoliciesFound(errors=errors, unable=gos)
-    for address, answer in answers.value.items():
-        try:
-            told = msgspec.to_builtins(msgspec.convert(answer, NodePolicies))
-        except msgspec.ValidationError as error:
-            found.errors[address] = f"unreadable answer: {error}"
-            continue
-        settings = told.pop("settings")
-        found.nodes[address] = settings if topic else told
-    return found
+    nodes = await fleet.nodes()
+
+    async def ask(node: Node) -> dict[str, Any]:
+        if topic:
+            query = {"topic": topic, "channel": channel}
+            answer = await fleet.read(node, PATH, SettingsAnswer, **query)
+            return {key: to_builtins(setting) for key, setting in answer.settings.items()}
+        found: dict[str, Any] = to_builtins(await fleet.read(node, PATH, PoliciesAnswer))
+        return found
+
+    answers, errors = await fleet.each(nodes.value, ask)
+    unable = sorted(address for address, why in errors.items() if is_gos(why))
+    errors = {address: why for address, why in errors.items() if address not in unable}
+    return PoliciesFound(answers, {**nodes.errors, **errors}, unable)
 
 
 def groups(nodes: Mapping[str, Any], *sources: str) -> list[list[str]]:
@@ -121,24 +111,54 @@ def groups(nodes: Mapping[str, Any], *sources: str) -> list[list[str]]:
     return sorted(found.values(), key=len, reverse=True)
 
 
-async def try_out(fleet: Fleet, document: bytes | None) -> Report:
-    """Report what each nsqd would change if a document were set; nothing is changed.
+def rows(held: Mapping[str, list[Policy]]) -> list[dict[str, Any]]:
+    """List an nsqd's policies in the order in which it reads them, each with its source."""
+    return [
+        {
+            "source": name,
+            "number": number,
+            "topic": policy["topic"],
+            "channel": policy.get("channel", ""),
+            "settings": {key: value for key, value in policy.items() if key not in PATTERNS},
+        }
+        for source, name in SOURCES.items()
+        for number, policy in enumerate(held[source], 1)
+    ]
 
-    The document None stands for dropping the policies that were set at run time.
+
+async def send(fleet: Fleet, document: bytes | None, *, dry_run: bool = False) -> Report:
+    """Make every nsqd replace the policies set at run time with a document; None: drop them.
+
+    With `dry_run`, the report has what each nsqd would change, and nothing is changed.
 
     Raises:
-        DocumentRefused: an nsqd refuses the document.
+        DocumentRefused: an nsqd refuses the document in a dry run.
     """
-    if document is None:
-        return await drop(fleet, dry_run=True)
-    if len(document) > BYTES_MAX:
-        raise DocumentRefused(
-            f"the document is {len(document):,} bytes long; the maximum is {BYTES_MAX:,}"
-        )
-    report = await put(fleet, document, kind_of(document), dry_run=True)
-    for one in report.errors:
-        if why := refusal(one.error):
-            raise DocumentRefused(f"{one.address}: {why}")
+    if document is not None and len(document) > BYTES_MAX:
+        size = f"{len(document):,} bytes long; the maximum is {BYTES_MAX:,}"
+        raise DocumentRefused(f"the document is {size}")
+    how = {"method": "DELETE", "content_type": JSON}
+    if document is not None:
+        how = {"method": "PUT", "content_type": kind_of(document)}
+    how |= {"dry_run": "true"} if dry_run else {}
+
+    async def ask(node: Node) -> Any:
+        try:
+            return await fleet.post(node, PATH, document or b"", **how)
+        except UpstreamError as error:
+            if dry_run and error.code.startswith(REFUSED):
+                why = error.code.removeprefix(REFUSED).lstrip(": ")
+                raise DocumentRefused(f"{node.address}: {why}") from None
+            raise
+
+    report, nodes = Report(), await fleet.nodes()
+    if report.see(nodes):
+        answers, errors = await fleet.each(nodes.value, ask)
+        report.outcomes = [
+            StepOutcome(at, PATH[1:], errors.get(at, ""), answers.get(at))
+            for at in [node.address for node in nodes.value]
+        ]
+        report.check(PoliciesResult)
     return report
 
 
@@ -148,30 +168,9 @@ async def replace(fleet: Fleet, document: bytes) -> Report:
     Raises:
         DocumentRefused: an nsqd refuses the document; nothing is changed.
     """
-    tried = await try_out(fleet, document)
+    tried = await send(fleet, document, dry_run=True)
     # If no nsqd can do it, report their reasons instead of asking all of them again.
-    return await put(fleet, document, kind_of(document), dry_run=False) if tried.done else tried
-
-
-async def put(fleet: Fleet, document: bytes, content_type: str, *, dry_run: bool) -> Report:
-    """Make every nsqd replace the policies set at run time with a document."""
-    return await _send(fleet, document, dry_run, method="PUT", content_type=content_type)
-
-
-async def drop(fleet: Fleet, *, dry_run: bool = False) -> Report:
-    """Make every nsqd drop the policies set at run time."""
-    return await _send(fleet, b"", dry_run, method="DELETE", content_type=JSON)
-
-
-async def _send(fleet: Fleet, body: bytes, dry_run: bool, **how: str) -> Report:
-    report = Report()
-    nodes = await fleet.nodes()
-    if report.see(nodes):
-        places = places_of(nodes.value)
-        how |= {"dry_run": "true"} if dry_run else {}
-        await report.send(fleet, PATH[1:], places, dict.fromkeys(places, body), **how)
-        report.check(PoliciesResult)
-    return report
+    return await send(fleet, document) if tried.done else tried
 
 
 async def count(document: bytes) -> int | None:
@@ -194,7 +193,7 @@ def changed(report: Report) -> int:
 def changes(report: Report) -> list[dict[str, Any]]:
     """List the changes at each nsqd; an nsqd reports only its first ones."""
     return [
-        {"node": one.address, **msgspec.to_builtins(change), "channel": change.channel or ""}
+        {"node": one.address, **to_builtins(change), "channel": change.channel or ""}
         for one in report.done
         for change in checked(one.answer, PoliciesResult).changes
     ]
@@ -212,17 +211,6 @@ def to_toml(policies: Iterable[Policy]) -> str:
 def is_gos(reason: str) -> bool:
     """Whether a node failed because it does not have the route: it is a Go nsqd."""
     return NO_ROUTE in reason
-
-
-def refusal(reason: str) -> str:
-    """Extract why an nsqd refused a document from a failure; "" for any other failure."""
-    if REFUSED not in reason:
-        return ""
-    message = reason  # used if the reason was cut off and is no valid JSON
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        # Twice: the reason quotes nsqd's JSON answer as a JSON string.
-        message = str(json.loads(json.loads(reason[reason.index('"') :]))["message"])
-    return message.partition(REFUSED)[2].lstrip(": ")
 
 
 def kind_of(document: bytes) -> str:

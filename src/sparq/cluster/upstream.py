@@ -279,7 +279,7 @@ class Upstream:
         if status != OK:
             self.failures += 1
             code = _fields(answer).get("message")
-            code = one_line(code) if isinstance(code, str) else ""
+            code = one_line(code, QUOTED_MAX) if isinstance(code, str) else ""
             if status == UNAUTHORIZED and self._token and not has_token:
                 raise UpstreamError(address, NOT_SHOWN, status, code)
             # A character has at most 4 bytes in UTF-8: no more need be decoded.

@@ -109,22 +109,14 @@ class JsonFilter:
 
     def needle(self) -> bytes:
         """Return bytes that every matching body contains, unless it contains `ESCAPE`."""
-        names = [f'"{step}"' for step in self.path if isinstance(step, str)]
-        plain = [name for name in names if not _SPECIAL.search(name[1:-1])]
-        return self.value_needle() or (_encoded(max(plain, key=len)) if plain else b"")
-
-    def value_needle(self) -> bytes:
-        """Return a `needle` from the value alone, since all bodies may have the path's names."""
         value = self.value
+        # Not the names of the path: all bodies of a topic may have them.
         if not isinstance(value, str) or self.operator not in _FOR_NEEDLES:
             return b""
         if _SPECIAL.search(value):
             return b""
-        return _encoded(value if self.operator == "~" else f'"{value}"')
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
+        text = value if self.operator == "~" else f'"{value}"'
+        return text.encode("utf-8", "surrogatepass")
 
 
 def _type_of(value: Any) -> str:

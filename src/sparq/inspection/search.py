@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.inspection import json_path
-from sparq.inspection.snapshot import UNKNOWN, ChannelSnapshot, MessageState
+from sparq.inspection.snapshot import UNKNOWN, ChannelSnapshot, MessageState, Places
 from sparq.log.block import Block
 from sparq.log.disk import DiskError
 from sparq.log.inspection import LogInspection, LogPart, StoredMessage, stored_at
@@ -44,9 +44,6 @@ WINDOW_BYTES: Final = 64 << 10
 """Maximum bytes that one call searches: an eighth of a millisecond at worst."""
 
 Indexes = NDArray[np.int64]
-Going = Callable[[], bool]
-"""Called after each piece of work; False: stop here."""
-
 COMPARED: Final[dict[str, Callable[[Indexes, int], NDArray[np.bool_]]]] = {
     ">=": np.greater_equal,
     "<=": np.less_equal,
@@ -61,8 +58,11 @@ PARTS_MAX: Final = 16
 FOUND_BYTES_MAX: Final = 8 << 20
 """An answer takes no further match once it has this many bytes of bodies."""
 
+STEP_SECONDS: Final = 0.004
+"""Length of a step; other requests are served in between."""
+
 STEP_MESSAGES: Final = 32
-"""`going` is called after this many messages, ..."""
+"""The clock is read after this many messages, ..."""
 
 STEP_BYTES: Final = 16 << 10
 """... or after this many bytes of messages: parsing them takes a third of a millisecond."""
@@ -89,26 +89,20 @@ class Criteria:
     attempts: tuple[str, int] | None = None
     state: MessageState | None = None
 
-    def may_match_in(self, data: bytes) -> bool:
-        """Whether raw bytes may hold the body of a message that matches."""
-        needle = b"" if self.json is None else self.json.needle()
-        may_be_json = not needle or holds(data, needle) or holds(data, json_path.ESCAPE)
-        return may_be_json and (not self.text or holds(data, self.text))
+    def needle_in(self, data: bytes) -> bytes:
+        """A text that the matching bodies in this data contain; b"": unknown."""
+        needle = self.text or (self.json.needle() if self.json is not None else b"")
+        is_escaped = needle != self.text and holds(data, json_path.ESCAPE)
+        return b"" if is_escaped else needle
 
-    def text_in(self, frames: bytes) -> bytes:
-        """A text that matching bodies in these frames contain; b"": unknown."""
-        if self.text or self.json is None:
-            return self.text
-        needle = self.json.value_needle()
-        return b"" if needle and holds(frames, json_path.ESCAPE) else needle
-
-    def wants(self, states: NDArray[np.uint8], attempts: Indexes) -> NDArray[np.bool_]:
-        """Tell which of these states and attempts match."""
-        wanted = np.ones(len(states), np.bool_)
+    def wants(self, places: Places) -> NDArray[np.bool_]:
+        """Tell which of these places match."""
+        wanted = np.ones(len(places.state), np.bool_)
         if self.state is not None:
-            wanted &= states == self.state
+            wanted &= places.state == self.state
         if self.attempts is not None:
             operator, number = self.attempts
+            attempts = places.attempts
             wanted &= COMPARED[operator](attempts, number) & (attempts != UNKNOWN)
         return wanted
 
@@ -119,6 +113,7 @@ class Search(Task):
 
     Attributes:
         position: the index where it is; `end`: where it ends.
+        clock: the time in seconds; a step reads it after each piece of work.
         snapshot: a snapshot of the channel, if a state or attempts are a criterion.
         limit: maximum number of matches; `body_bytes`: maximum bytes of each body.
         found: the matches, ascending.
@@ -133,6 +128,7 @@ class Search(Task):
     criteria: Criteria
     position: int
     end: int
+    clock: Callable[[], float]
     snapshot: ChannelSnapshot | None = None
     limit: int = 50
     body_bytes: int = 65_536
@@ -144,7 +140,6 @@ class Search(Task):
     failed: list[tuple[LogPart, DiskError]] = field(default_factory=list)
     candidates: Indexes | None = None
     work: Iterator[None] | None = None
-    going: Going = bool
     kind = TaskKind.INSPECT
 
     @property
@@ -157,24 +152,20 @@ class Search(Task):
         snapshot, criteria = self.snapshot, self.criteria
         if snapshot is None:
             return
-        flying, deferred = snapshot.in_flight.indexes, snapshot.deferred
-        fresh = np.array([MessageState.WAITING], np.uint8), np.zeros(1, np.int64)
-        if criteria.state is MessageState.IN_FLIGHT:
-            self.candidates = flying
-        elif criteria.state is MessageState.DEFERRED:
-            self.candidates = deferred.indexes
-        elif criteria.attempts is not None and not criteria.wants(*fresh).any():
+        if criteria.state in (MessageState.IN_FLIGHT, MessageState.DEFERRED):
+            self.candidates = snapshot.held_in(criteria.state).message
+        elif criteria.attempts is not None and not COMPARED[criteria.attempts[0]](
+            np.zeros(1, np.int64), criteria.attempts[1]
+        ):
             # Messages that were never delivered do not match; of finished ones it is unknown.
-            known = np.concatenate((flying, deferred.indexes, snapshot.again[0]))
-            self.candidates = np.sort(known)
+            self.candidates = snapshot.held.message
         elif criteria.state is MessageState.WAITING:
             # Waiting messages are ahead of the cursor, or wait for another delivery.
-            lowest = snapshot.again[0][:1].tolist()
+            lowest = snapshot.held_in(MessageState.WAITING).message[:1].tolist()
             self.position = max(self.position, min([snapshot.cursor, *lowest]))
 
-    def begin_step(self, going: Going) -> bool:
-        """Choose the parts of the next step, which runs as long as `going` allows; False: done."""
-        self.going = going
+    def begin_step(self) -> bool:
+        """Choose the parts of the next step; False: done."""
         if self.is_full or self.position >= self.end:
             return False
         if self.work is None:
@@ -189,10 +180,11 @@ class Search(Task):
         return True
 
     def run(self) -> None:
-        """Search until the step is done, or until `going` returns False."""
+        """Search until the step's parts are done, or for `STEP_SECONDS`."""
         assert self.work is not None
+        until = self.clock() + STEP_SECONDS
         for _ in self.work:
-            if not self.going():
+            if self.clock() >= until:
                 return
         self.work = None
 
@@ -225,7 +217,8 @@ class Search(Task):
                 self.position = end
                 return
             yield
-            if not self.criteria.may_match_in(data):
+            needle = self.criteria.needle_in(data)
+            if needle and not holds(data, needle):
                 self.scanned += end - first
                 self.scanned_bytes += len(data)
                 self.position = end
@@ -274,12 +267,12 @@ class Search(Task):
     def _candidates(self, chunk: Block, frames: bytes) -> Iterable[int]:
         """Return the indexes of a chunk's messages that may match by text and state."""
         snapshot, criteria = self.snapshot, self.criteria
-        text = criteria.text_in(frames)
+        text = criteria.needle_in(frames)
         hits = text_hits(chunk, frames, text) if text else range(chunk.first, chunk.end)
         if snapshot is None or (criteria.state is None and criteria.attempts is None):
             return hits
         indexes = np.array([*hits], np.int64)
-        chosen: list[int] = indexes[criteria.wants(*snapshot.states(indexes))].tolist()
+        chosen: list[int] = indexes[criteria.wants(snapshot.places(indexes))].tolist()
         return chosen
 
     def _matches(self, stored: bytes) -> bool:

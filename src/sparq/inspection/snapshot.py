@@ -13,12 +13,12 @@ snapshot is used, which may be in a thread. A message is, by its index:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sparq.protocol.instant import Instant
 
 Indexes = NDArray[np.int64]
+T = TypeVar("T")
 
 UNKNOWN: Final = -1
 """Attempts of a finished message: they are not recorded."""
@@ -48,40 +49,37 @@ class MessageState(IntEnum):
     FINISHED = 3
 
 
-class StateDetails(NamedTuple):
-    """The details of a message's state on a channel; times on the mono clock.
+class MessagePlace(NamedTuple, Generic[T]):
+    """Where a message stands on a channel, or columns of many; times on the mono clock.
 
     Attributes:
-        attempts: how often it was delivered; None: unknown.
+        message: its index in the log.
+        state: a `MessageState`.
+        attempts: how often it was delivered, or UNKNOWN.
         owner: the number of the session that has it, in the channel's `sessions`; 0: none.
-        since_ns, deadline_ns: since when and until when it is in flight.
-        due_ns: when it becomes ready.
+        since_ns: since when it is in flight.
+        until_ns: until when it is in flight; of a deferred message, when it becomes ready.
     """
 
-    state: MessageState
-    attempts: int | None
-    owner: int = 0
-    since_ns: int = 0
-    deadline_ns: int = 0
-    due_ns: int = 0
+    message: T
+    state: T
+    attempts: T
+    owner: T
+    since_ns: T
+    until_ns: T
 
 
-class Deferred(NamedTuple):
-    """Deferred messages by columns, ascending by index; times on the mono clock."""
-
-    indexes: Indexes
-    dues: Indexes
-    attempts: Indexes
+Places: TypeAlias = MessagePlace[Indexes]
 
 
 @dataclass(eq=False)
 class ChannelSnapshot:
-    """A channel as it was at `now`.
+    """A channel as it was at `now`; each message is in one of these places.
 
     Attributes:
-        cursor, end, start, is_range: as in the channel; `is_range`: a range reader has it.
+        cursor, end, start: as in the channel.
         in_flight: messages that consumers have.
-        chunks: messages that wait for another delivery, as the channel stores them.
+        requeued: messages that wait for another delivery, as the channel stores them.
         delays: (due, index, attempts) of messages that REQ has deferred.
         dues: (due, index, 0) of the topic's deferred publishes.
         detached: those of `dues` and `overdue` that the channel does not wait for.
@@ -93,9 +91,8 @@ class ChannelSnapshot:
     start: int
     cursor: int
     end: int
-    is_range: bool
     in_flight: Rows
-    chunks: list[tuple[Indexes, NDArray[np.uint16]]]
+    requeued: list[tuple[Indexes, NDArray[np.uint16]]]
     delays: list[tuple[int, int, int]]
     dues: list[tuple[int, int, int]]
     detached: set[int]
@@ -104,30 +101,25 @@ class ChannelSnapshot:
     skips: list[tuple[int, int]]
 
     @cached_property
-    def again(self) -> tuple[Indexes, Indexes]:
-        """Messages that wait for another delivery, ascending, with their attempts."""
-        indexes = np.concatenate([np.empty(0, np.int64), *(chunk[0] for chunk in self.chunks)])
-        attempts = np.concatenate([np.empty(0, np.int64), *(chunk[1] for chunk in self.chunks)])
-        order = np.argsort(indexes, kind="stable")
-        return indexes[order], attempts[order]
-
-    @cached_property
-    def deferred(self) -> Deferred:
-        """The deferred messages, ascending by index."""
-        dues, indexes, attempts = _columns(self.delays, 3)
-        if not self.is_range:
-            due, pending, _ = _columns(self.dues, 3)
-            mine = (pending >= self.start) & ~np.isin(pending, _column(self.detached))
-            dues, indexes = np.append(dues, due[mine]), np.append(indexes, pending[mine])
-            attempts = np.append(attempts, np.zeros(int(mine.sum()), np.int64))
-        order = np.argsort(indexes, kind="stable")
-        return Deferred(indexes[order], dues[order], attempts[order])
+    def held(self) -> Places:
+        """The messages that wait for another delivery, are in flight or deferred, by index."""
+        rows, delays, dues = self.in_flight, _columns(self.delays, 3), _columns(self.dues, 3)
+        mine = (dues[1] >= self.start) & ~np.isin(dues[1], _column(self.detached))
+        flying = rows.owners, rows.delivered_at, rows.deadlines
+        waiting, deferred = MessageState.WAITING, MessageState.DEFERRED
+        tables = [
+            *(_places(indexes, waiting, attempts) for indexes, attempts in self.requeued),
+            _places(delays[1], deferred, delays[2], 0, 0, delays[0]),
+            _places(dues[1, mine], deferred, 0, 0, 0, dues[0, mine]),
+            _places(rows.indexes, MessageState.IN_FLIGHT, rows.attempts, *flying),
+        ]
+        columns = [np.concatenate(parts) for parts in zip(*tables, strict=True)]
+        order = np.argsort(columns[0], kind="stable")
+        return MessagePlace(*(column[order] for column in columns))
 
     @cached_property
     def _passed(self) -> Indexes:
         """Single indexes ahead of the cursor that it will pass over."""
-        if self.is_range:
-            return np.empty(0, np.int64)
         overdue = np.setdiff1d(_column(self.overdue), _column(self.detached), assume_unique=True)
         return np.setdiff1d(_column(self.skipped), overdue, assume_unique=True)
 
@@ -136,85 +128,59 @@ class ChannelSnapshot:
         """The ranges that the cursor passes over, shape (2, n)."""
         return _columns(self.skips, 2)
 
-    def due_after(self, after: tuple[int, int], count: int) -> tuple[Indexes, Indexes]:
-        """Return the next deferred messages after (due, index), in the order of their due times.
+    def held_in(self, state: MessageState) -> Places:
+        """Return the messages of `held` in this state."""
+        those = self.held.state == state
+        return MessagePlace(*(column[those] for column in self.held))
 
-        Messages that the channel does not see yet are left out, as in its statistics.
+    def page(self, state: MessageState, after: tuple[int, int], count: int) -> list[int]:
+        """Return the next indexes of `held` in this state after a message, (due, index).
+
+        Deferred messages have the order of their due times. Those that the channel does not see yet
+        are left out, as in its statistics.
         """
-        indexes, dues, _ = self.deferred
-        later = (dues > after[0]) | ((dues == after[0]) & (indexes > after[1]))
-        later &= indexes < self.end
-        indexes, dues = indexes[later], dues[later]
-        order = np.lexsort((indexes, dues))[:count]
-        return indexes[order], dues[order]
+        held = self.held_in(state)
+        indexes, dues = held.message, held.until_ns
+        later = indexes > after[1]
+        if state is MessageState.DEFERRED:
+            later = ((dues > after[0]) | ((dues == after[0]) & later)) & (indexes < self.end)
+            indexes = indexes[later][np.lexsort((indexes[later], dues[later]))]
+        else:
+            indexes = indexes[later]
+        found: list[int] = indexes[:count].tolist()
+        return found
 
-    def again_after(self, after: int, count: int) -> Indexes:
-        """Return the next messages after an index that wait for another delivery."""
-        indexes, _ = self.again
-        low = int(np.searchsorted(indexes, after, "right"))
-        return indexes[low : low + count]
-
-    def states(self, indexes: Indexes) -> tuple[NDArray[np.uint8], Indexes]:
-        """Return state and attempts (or UNKNOWN) of these ascending indexes."""
-        states = np.full(len(indexes), MessageState.FINISHED, np.uint8)
-        attempts = np.full(len(indexes), UNKNOWN, np.int64)
+    def places(self, indexes: Indexes) -> Places:
+        """Return where each of these messages stands."""
         fresh = indexes >= self.cursor
         if fresh.any():
             fresh &= ~_within(indexes, self._skips) & (_rows_in(self._passed, indexes) < 0)
-            states[fresh], attempts[fresh] = MessageState.WAITING, 0
-        known = (
-            (MessageState.DEFERRED, self.deferred.indexes, self.deferred.attempts),
-            (MessageState.WAITING, *self.again),
-            (MessageState.IN_FLIGHT, self.in_flight.indexes, self.in_flight.attempts),
-        )
-        for state, at, counts in known:
-            rows = _rows_in(at, indexes)
-            found = rows >= 0
-            states[found] = state
-            attempts[found] = counts[rows[found]]
-        return states, attempts
-
-    def state_details(self, indexes: Sequence[int]) -> dict[int, StateDetails]:
-        """Return the details of each of these messages' states."""
-        ascending = np.unique(np.array(indexes, np.int64))
-        states, attempts = self.states(ascending)
-        flying = _rows_in(self.in_flight.indexes, ascending)
-        waiting = _rows_in(self.deferred.indexes, ascending)
-        found: dict[int, StateDetails] = {}
-        for position, index in enumerate(ascending.tolist()):
-            state, count = MessageState(int(states[position])), int(attempts[position])
-            standing = StateDetails(state, None if count == UNKNOWN else count)
-            if state is MessageState.IN_FLIGHT:
-                row, rows = flying[position], self.in_flight
-                standing = standing._replace(
-                    owner=int(rows.owners[row]),
-                    since_ns=int(rows.delivered_at[row]),
-                    deadline_ns=int(rows.deadlines[row]),
-                )
-            elif state is MessageState.DEFERRED:
-                standing = standing._replace(due_ns=int(self.deferred.dues[waiting[position]]))
-            found[index] = standing
-        return found
+        places = _places(indexes, MessageState.FINISHED, UNKNOWN)
+        places.state[fresh], places.attempts[fresh] = MessageState.WAITING, 0
+        rows = _rows_in(self.held.message, indexes)
+        for column, held in zip(places, self.held, strict=True):
+            column[rows >= 0] = held[rows[rows >= 0]]
+        return places
 
 
 def take(channel: Channel, now: Instant) -> ChannelSnapshot:
     """Take a snapshot of the channel."""
-    due = channel.stream.due
+    # A range reader gets every message of the log.
+    due, is_range = channel.stream.due, bool(channel.range_epoch)
     return ChannelSnapshot(
         now=now,
         start=channel.start,
         cursor=channel.cursor,
         end=channel.stream.end,
-        is_range=bool(channel.range_epoch),
         in_flight=channel.in_flight.rows(),
-        chunks=list(channel.requeued.chunks()),
+        requeued=list(channel.requeued.chunks()),
         delays=channel.delays.entries(),
-        dues=due.pending.entries(),
+        dues=[] if is_range else due.pending.entries(),
         detached=set(channel.detached),
         overdue=list(due.overdue),
         # A channel may have passed very many of them: only those ahead of the cursor are needed.
-        skipped=due.skipped[bisect_left(due.skipped, channel.cursor) :],
-        skips=[] if channel.range_epoch else channel.skips.bounds(),
+        skipped=[] if is_range else due.skipped[bisect_left(due.skipped, channel.cursor) :],
+        skips=[] if is_range else channel.skips.bounds(),
     )
 
 
@@ -247,21 +213,27 @@ def fresh_after(channel: Channel, after: int, count: int) -> list[int]:
     return found
 
 
-def _columns(rows: Sequence[tuple[int, ...]], width: int) -> Indexes:
+def _places(indexes: Indexes, *columns: Any) -> Places:
+    """Make columns of messages; a number stands for the same one in each row, none for 0."""
+    filled = (indexes, *columns, 0, 0, 0)[: len(MessagePlace._fields)]
+    rows = len(indexes)
+    return MessagePlace(*(np.broadcast_to(one, rows).astype(np.int64) for one in filled))
+
+
+def _columns(rows: Iterable[tuple[int, ...]], width: int) -> Indexes:
     """Turn rows into columns, shape (width, n), a slice at a time."""
-    slices = [rows[at : at + SLICE] for at in range(0, len(rows), SLICE)]
-    parts = [np.empty((0, width), np.int64), *(np.array(part, np.int64) for part in slices)]
+    # One call for all of them would let no other thread run meanwhile.
+    left = iter(rows)
+    parts = [np.empty((0, width), np.int64)]
+    while part := list(islice(left, SLICE)):
+        parts.append(np.array(part, np.int64))
     return np.concatenate(parts).T
 
 
 def _column(values: Iterable[int]) -> Indexes:
     """Turn numbers into an array, a slice at a time."""
-    # One call for all of them would let no other thread run meanwhile.
-    left = iter(values)
-    parts = [np.empty(0, np.int64)]
-    while len(part := np.fromiter(islice(left, SLICE), np.int64)):
-        parts.append(part)
-    return np.concatenate(parts)
+    column: Indexes = _columns(((value,) for value in values), 1)[0]
+    return column
 
 
 def _rows_in(ascending: Indexes, indexes: Indexes) -> Indexes:

@@ -196,7 +196,7 @@ class ActionRequest(Struct, frozen=True):
             case "set":
                 return await policies.replace(fleet, self.document)
             case "drop":
-                return await policies.drop(fleet)
+                return await policies.send(fleet, None)
         return await cluster.messages(fleet, verb, topic, channel, dict(self.ids), to=to)
 
 

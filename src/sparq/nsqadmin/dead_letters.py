@@ -22,11 +22,11 @@ from msgspec import Struct, structs
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.messages import ns_of
 from sparq.daemon.access.audit import AuditLog
+from sparq.daemon.http import HttpError
 from sparq.nsqadmin.messages import (
     EVERYTHING,
     DisplayLimits,
     MessagePage,
-    Refused,
     log_page,
     whole_body,
 )
@@ -90,7 +90,7 @@ class DeadLetterList:
         """Fetch a page of a dead-letter topic.
 
         Raises:
-            Refused: the topic does not exist, or no node could answer.
+            HttpError: the topic does not exist, or no node could answer.
         """
         page = await log_page(self._fleet, topic, place=place, after=after, show=show)
         sent = await self.sent(topic)
@@ -133,7 +133,7 @@ class DeadLetterList:
         try:
             async with self._room:
                 body = await whole_body(self._fleet, topic, message_id, node)
-        except Refused:
+        except HttpError:
             return b""
         made = hashlib.blake2b(body, digest_size=HASH_BYTES).digest()
         self._hashes[topic, key] = made

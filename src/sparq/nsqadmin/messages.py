@@ -22,22 +22,21 @@ import heapq
 import math
 import re
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
-from sparq.cluster.figures import SeekResult, checked
-from sparq.cluster.fleet import Fleet, Node, UnknownNode
-from sparq.cluster.messages import Count, Message, NodePage, node_message, node_page, ns_of
+from sparq.cluster.figures import Amount, SeekResult
+from sparq.cluster.fleet import Fleet, Node, UnknownNode, checked_answer
+from sparq.cluster.messages import Message, NodePage, node_message, node_page, ns_of
 from sparq.cluster.upstream import NO_ROUTE, UpstreamError
 from sparq.daemon.http import HttpError
 from sparq.options.units import SECOND
-from sparq.protocol.names import one_line
 
 LIMIT: Final = 50
 LIMIT_MAX: Final = 1000
@@ -51,20 +50,12 @@ EMPTY_PAGES_MAX: Final = 3
 
 TOKEN_MAX: Final = 64 << 10
 JSON_MAX: Final = 256 << 10
-QUOTED_MAX: Final = 200
 NOT_THERE: Final = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "MESSAGE_NOT_FOUND")
 ID: Final = re.compile(r"[0-9a-f]{16}")
+SEARCH: Final = "/topic/search"
 STATES: Final = ("waiting", "in_flight", "deferred")
 
 T = TypeVar("T")
-Nodes: TypeAlias = dict[str, Node]
-
-
-class Refused(HttpError):
-    """A query is refused or cannot be answered; the code is a node's, or has the same form."""
-
-    def __init__(self, code: str, status: int = 400) -> None:
-        super().__init__(status, code)
 
 
 def text_of(ns: int) -> str:
@@ -83,89 +74,82 @@ class Missing(Struct, kw_only=True, forbid_unknown_fields=True):
         absent: by address, the error code of a node without this topic, channel or message.
     """
 
-    errors: dict[str, str]
-    unable: list[str]
-    absent: dict[str, str]
+    errors: dict[str, str] = {}
+    unable: list[str] = []
+    absent: dict[str, str] = {}
 
 
-@dataclass(slots=True)
-class Answers:
-    """The nodes of a topic, and their answers to one query; see `Missing`."""
+class TopicNodes(NamedTuple):
+    """The nodes of a topic by address, and which of them could not answer a query."""
 
-    nodes: Nodes
-    errors: dict[str, str] = field(default_factory=dict)
-    unable: list[str] = field(default_factory=list)
-    absent: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def missing(self) -> dict[str, Any]:
-        """The fields of `Missing`."""
-        return {"errors": self.errors, "unable": self.unable, "absent": self.absent}
+    nodes: dict[str, Node]
+    missing: Missing
 
     async def query(
         self, ask: Callable[[Node], Awaitable[T]], only: Iterable[str] | None = None
     ) -> dict[str, T]:
         """Query all nodes at once, or those of `only`; return the answers by address.
 
-        `ask` may raise ValueError: the node's answer has another form.
-
         Raises:
-            Refused: a node rejects the query; or no node has a result: 404 if it does not exist,
+            HttpError: a node rejects the query; or no node has a result: 404 if it does not exist,
                 501 if nodes are Go's, 502 if they did not answer.
         """
         asked = [*self.nodes] if only is None else [*only]
         results = await asyncio.gather(
             *(ask(self.nodes[address]) for address in asked), return_exceptions=True
         )
+        errors, unable, absent = structs.astuple(self.missing)
         found: dict[str, T] = {}
         wrong = ""
         for address, answer in zip(asked, results, strict=True):
             if not isinstance(answer, BaseException):
                 found[address] = answer
-            elif isinstance(answer, ValueError):
-                why = one_line(str(answer))[:QUOTED_MAX]
-                self.errors[address] = f"unreadable answer: {why}"
             elif not isinstance(answer, UpstreamError):
                 raise answer
             elif answer.status == 404 and answer.code == NO_ROUTE:
-                self.unable.append(address)
+                unable.append(address)
             elif answer.status == 404 and answer.code.startswith(NOT_THERE):
-                self.absent[address] = answer.code
+                absent[address] = answer.code
             elif answer.status == 400:
                 wrong = answer.code or "INVALID_REQUEST"
             else:
-                self.errors[address] = answer.reason
+                errors[address] = answer.reason
         if wrong:
-            raise Refused(wrong)
+            raise HttpError(400, wrong)
         if asked and not found:
-            if self.absent and not self.errors:
-                raise Refused(next(iter(self.absent.values())), 404)
-            if self.unable and not self.errors:
-                raise Refused("NOT_SUPPORTED: all nodes of this topic are NSQ's Go nsqds", 501)
-            reasons = "; ".join(f"{address}: {why}" for address, why in self.errors.items())
-            raise Refused(f"UPSTREAM_ERROR: {reasons}", 502)
+            if absent and not errors:
+                raise HttpError(404, next(iter(absent.values())))
+            if unable and not errors:
+                raise HttpError(501, "NOT_SUPPORTED: all nodes of this topic are NSQ's Go nsqds")
+            reasons = "; ".join(f"{address}: {why}" for address, why in errors.items())
+            raise HttpError(502, f"UPSTREAM_ERROR: {reasons}")
         return found
 
 
-async def nodes_of(fleet: Fleet, topic: str, only: Iterable[str] = ()) -> Answers:
+async def nodes_of(fleet: Fleet, topic: str, only: Iterable[str] = ()) -> TopicNodes:
     """Find the nodes of a topic, all or those of `only` (addresses).
 
     Raises:
-        Refused: 404 NODE_NOT_FOUND, 404 TOPIC_NOT_FOUND, 502 UPSTREAM_ERROR.
+        HttpError: 404 NODE_NOT_FOUND, 404 TOPIC_NOT_FOUND, 502 UPSTREAM_ERROR.
     """
     found = await fleet.producers(topic)
     errors = {at: why for at, why in found.errors.items() if "TOPIC_NOT_FOUND" not in why}
     if found.failed and (errors or not found.errors):
-        raise Refused(f"UPSTREAM_ERROR: {found.failure}", 502)
+        raise HttpError(502, f"UPSTREAM_ERROR: {found.failure}")
     nodes = {node.address: node for node in found.value}
     for address in () if found.failed else only:
-        try:
-            nodes.setdefault(address, await fleet.node(address))
-        except UnknownNode:
-            raise Refused("NODE_NOT_FOUND", 404) from None
+        nodes.setdefault(address, await node_at(fleet, address))
     if not nodes:
-        raise Refused("TOPIC_NOT_FOUND", 404)
-    return Answers({address: nodes[address] for address in only} or nodes, errors)
+        raise HttpError(404, "TOPIC_NOT_FOUND")
+    return TopicNodes({at: nodes[at] for at in only} or nodes, Missing(errors=errors))
+
+
+async def node_at(fleet: Fleet, address: str) -> Node:
+    """Return the node with this address. Raises HttpError: 404 NODE_NOT_FOUND."""
+    try:
+        return await fleet.node(address)
+    except UnknownNode:
+        raise HttpError(404, "NODE_NOT_FOUND") from None
 
 
 # Pages
@@ -216,16 +200,6 @@ def places_in(token: str) -> Places:
         raise ValueError("use the `next` of an earlier answer") from None
 
 
-def _places(token: str, nodes: Nodes) -> Places:
-    """Where each node's list continues; nodes of the token that are not in `nodes` are left out."""
-    if not token:
-        return dict.fromkeys(nodes, ListPosition())
-    try:
-        return {node: place for node, place in places_in(token).items() if node in nodes}
-    except ValueError:
-        raise Refused("INVALID_ARG_AFTER") from None
-
-
 Messages: TypeAlias = list[
     Annotated[Message, Meta(extra_json_schema={"$ref": "#/components/schemas/Message"})]
 ]
@@ -267,9 +241,9 @@ class SearchPage(MessagesFound):
     next: str | None
     done: bool
     progress: Annotated[float, Meta(ge=0, le=1)]
-    scanned: Count
-    scanned_bytes: Count
-    unsearched: Count
+    scanned: Amount
+    scanned_bytes: Amount
+    unsearched: Amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,9 +262,8 @@ class DisplayLimits:
     nodes: tuple[str, ...] = ()
 
     def query(self) -> dict[str, str]:
-        """Query parameters for a node."""
-        shown = {"body_bytes": str(self.body_bytes)} if self.bodies else {"bodies": "false"}
-        return {"limit": str(self.limit), **shown}
+        """Query parameters for a node, without `limit`."""
+        return {"body_bytes": str(self.body_bytes)} if self.bodies else {"bodies": "false"}
 
 
 EVERYTHING: Final = DisplayLimits()
@@ -308,11 +281,11 @@ async def peek(
     """Fetch a page of a channel's messages that wait, are in flight or are deferred.
 
     Raises:
-        Refused: the topic or channel does not exist, or an argument is wrong.
+        HttpError: the topic or channel does not exist, or an argument is wrong.
     """
     if state not in STATES:
-        raise Refused(f"INVALID_ARG_STATE: use {', '.join(STATES)}")
-    query = {"topic": topic, "channel": channel, "state": state, **show.query()}
+        raise HttpError(400, f"INVALID_ARG_STATE: use {', '.join(STATES)}")
+    query = {"topic": topic, "channel": channel, "state": state}
     return await _page(fleet, "/channel/messages", query, after, show)
 
 
@@ -334,9 +307,9 @@ async def log_page(
         show: how much to show.
 
     Raises:
-        Refused: the topic or channel does not exist, or an argument is wrong.
+        HttpError: the topic or channel does not exist, or an argument is wrong.
     """
-    query = {"topic": topic, "channel": channel, "from": place, **show.query()}
+    query = {"topic": topic, "channel": channel, "from": place}
     return await _page(fleet, "/topic/messages", query, after, show)
 
 
@@ -357,11 +330,31 @@ class NodeList(NamedTuple):
         return int(page.messages[-1].index) >= int(page.end_index) - 1
 
 
-async def _page(
+class Lists(NamedTuple):
+    """The lists of all nodes: where each continues, and the pages of those that answered."""
+
+    places: Places
+    lists: dict[str, NodeList]
+    missing: Missing
+
+
+async def _read(
     fleet: Fleet, path: str, query: dict[str, str], after: str, show: DisplayLimits
-) -> MessagePage:
-    answers = await nodes_of(fleet, query["topic"], show.nodes)
-    places = _places(after, answers.nodes)
+) -> Lists:
+    """Fetch the next page of each node's list; `show.limit` is not sent if the query has one."""
+    found = await nodes_of(fleet, query["topic"], show.nodes)
+    places: Places = dict.fromkeys(found.nodes, ListPosition())
+    if after:
+        try:
+            given = places_in(after)
+        except ValueError:
+            raise HttpError(400, "INVALID_ARG_AFTER") from None
+        places = {node: place for node, place in given.items() if node in found.nodes}
+    asked = [node for node, place in places.items() if not place.is_done]
+    limit = show.limit
+    if path == SEARCH:
+        limit = math.ceil(limit / max(1, len(asked)))
+    query = {**show.query(), "limit": str(limit), **query}
 
     async def ask(node: Node) -> NodeList:
         place = places[node.address]
@@ -369,41 +362,47 @@ async def _page(
         for _ in range(EMPTY_PAGES_MAX):
             page, messages = await node_page(fleet, node, path, {**query, "after": place.after})
             new = [each for each in messages if place.last is None or _order(each) > place.last]
-            is_done = page.next is None
-            total = page.total if is_done else None
-            following = ListPosition(page.next or "", is_done=is_done, total=total)
-            found = NodeList(place, following, page, new)
-            if new or is_done or not page.messages:
+            following = ListPosition(page.next or "", progress=page.progress)
+            if page.done or page.next is None:
+                following = ListPosition(progress=1.0, is_done=True, total=page.total)
+            read = NodeList(place, following, page, new)
+            if new or following.is_done or not page.messages:
                 break
             place = following
-        return found
+        return read
 
-    lists = await answers.query(ask, [node for node, place in places.items() if not place.is_done])
+    return Lists(places, await found.query(ask, asked), found.missing)
+
+
+async def _page(
+    fleet: Fleet, path: str, query: dict[str, str], after: str, show: DisplayLimits
+) -> MessagePage:
+    places, lists, missing = await _read(fleet, path, query, after, show)
     chosen = _first(lists, show.limit)
-    rest = places | dict.fromkeys((*answers.unable, *answers.absent), DONE)
+    rest = places | dict.fromkeys((*missing.unable, *missing.absent), DONE)
     for node, found in lists.items():
         count = sum(each["node"] == node for each in chosen)
         rest[node] = found.following
         if count < len(found.messages):
             # nsqd's tokens exist only between pages. So if a part of this page was shown, the next
-            # request fetches it again, and `ask` skips what was shown.
+            # request fetches it again, and `_read` skips what was shown.
             last = _order(found.messages[count - 1]) if count else None
             rest[node] = ListPosition(found.begin.after, last) if count else found.begin
     totals = [found.page.total for found in lists.values()]
     totals += [place.total for node, place in rest.items() if node not in lists]
     known = [total for total in totals if total is not None]
-    reach = {
-        node: {"first_index": found.page.first_index, "end_index": found.page.end_index}
-        for node, found in lists.items()
-        if found.page.end_index is not None
-    }
+    pages = {node: found.page for node, found in lists.items()}
     return MessagePage(
         messages=chosen,
         next=token_of(rest),
         total=sum(known) if known else None,
-        reach=reach,
-        older_are_gone=any(found.page.older_are_gone for found in lists.values()),
-        **answers.missing,
+        reach={
+            node: {"first_index": page.first_index, "end_index": page.end_index}
+            for node, page in pages.items()
+            if page.end_index is not None
+        },
+        older_are_gone=any(page.older_are_gone for page in pages.values()),
+        **structs.asdict(missing),
     )
 
 
@@ -473,39 +472,26 @@ async def search(
     somewhat more messages.
 
     Raises:
-        Refused: the topic or channel does not exist, or an argument is wrong.
+        HttpError: the topic or channel does not exist, or an argument is wrong.
     """
-    answers = await nodes_of(fleet, topic, show.nodes)
-    places = _places(after, answers.nodes)
-    wanted = [node for node, place in places.items() if not place.is_done]
-    query = {"topic": topic, **sought.query(), **show.query(), "budget_ms": str(budget_ms)}
-    query["limit"] = str(math.ceil(show.limit / max(1, len(wanted))))
-    found = await answers.query(
-        lambda node: node_page(
-            fleet, node, "/topic/search", {**query, "after": places[node.address].after}
-        ),
-        wanted,
-    )
-    for node in wanted:
-        page = found[node][0] if node in found else None
-        # A node that failed is left out of the rest of the search.
-        is_done = page is None or page.done or page.next is None
-        places[node] = (
-            DONE
-            if page is None or is_done
-            else ListPosition(page.next or "", progress=page.progress)
-        )
-    parts = [place.progress for place in places.values()]
-    pages, token = [page for page, _ in found.values()], token_of(places)
+    query = {"topic": topic, **sought.query(), "budget_ms": str(budget_ms)}
+    places, lists, missing = await _read(fleet, SEARCH, query, after, show)
+    # A node that failed is left out of the rest of the search.
+    rest = {
+        node: lists[node].following if node in lists else place if place.is_done else DONE
+        for node, place in places.items()
+    }
+    progress, token = [place.progress for place in rest.values()], token_of(rest)
+    pages = [found.page for found in lists.values()]
     return SearchPage(
-        messages=sorted((each for _, some in found.values() for each in some), key=_time),
+        messages=sorted((each for one in lists.values() for each in one.messages), key=_time),
         next=token,
         done=token is None,
-        progress=sum(parts) / len(parts) if parts else 1.0,
+        progress=sum(progress) / len(progress) if progress else 1.0,
         scanned=sum(page.scanned for page in pages),
         scanned_bytes=sum(page.scanned_bytes for page in pages),
         unsearched=sum(page.unsearched for page in pages),
-        **answers.missing,
+        **structs.asdict(missing),
     )
 
 
@@ -519,41 +505,39 @@ async def find(
     """Find the messages with an id: one, or more if several nodes have the same node id.
 
     Raises:
-        Refused: no node has the message; the code says how far back the logs reach.
+        HttpError: no node has the message; the code says how far back the logs reach.
     """
     _check_id(message_id)
-    answers = await nodes_of(fleet, topic, show.nodes)
-    query = {"topic": topic, "channel": channel, "id": message_id, **show.query(), "limit": ""}
-
-    found = await answers.query(lambda node: node_message(fleet, node, query))
-    return MessagesFound(messages=[*found.values()], **answers.missing)
+    found = await nodes_of(fleet, topic, show.nodes)
+    query = {"topic": topic, "channel": channel, "id": message_id, **show.query()}
+    messages = await found.query(lambda node: node_message(fleet, node, query))
+    return MessagesFound(messages=[*messages.values()], **structs.asdict(found.missing))
 
 
 async def whole_body(fleet: Fleet, topic: str, message_id: str, node: str) -> bytes:
     """Fetch the whole body of a message.
 
     Raises:
-        Refused: the message or node does not exist, or the node did not answer.
+        HttpError: the message or node does not exist, or the node did not answer.
     """
     _check_id(message_id)
+    at = (await node_at(fleet, node)).at
     try:
-        at = (await fleet.node(node)).at
         return await fleet.upstream.read(at, "/message", topic=topic, id=message_id, raw="true")
-    except UnknownNode:
-        raise Refused("NODE_NOT_FOUND", 404) from None
     except UpstreamError as error:
         status = error.status if error.status in (400, 404) else 502
-        raise Refused(error.code or f"UPSTREAM_ERROR: {error}", status) from None
+        raise HttpError(status, error.code or f"UPSTREAM_ERROR: {error}") from None
 
 
 def _check_id(message_id: str) -> None:
     if not ID.fullmatch(message_id):
-        raise Refused("INVALID_ARG_ID: use 16 hexadecimal digits")
+        raise HttpError(400, "INVALID_ARG_ID: use 16 hexadecimal digits")
 
 
 # Times of publish, and seeks
 
 BUCKETS: Final = 120
+EPOCH: Final = "1970-01-01T00:00:00Z"
 BUCKETS_MAX: Final = 1000
 
 
@@ -561,7 +545,11 @@ class Bucket(Struct):
     """Number of messages published from a time on."""
 
     time: str
-    count: Count
+    count: Amount
+
+    def __post_init__(self) -> None:
+        """Raises ValueError: `time` is no time."""
+        ns_of(self.time)
 
 
 class NodeTimes(Struct):
@@ -570,6 +558,18 @@ class NodeTimes(Struct):
     buckets: list[Bucket]
     to: str | None = None
     cursor_time: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError: a text is no time, or times do not ascend."""
+        ns_of(self.cursor_time or EPOCH)
+        if self.edges != sorted(self.edges):
+            raise ValueError("buckets do not ascend")
+
+    @property
+    def edges(self) -> list[int]:
+        """Where each bucket begins, and where the last one ends; empty without buckets."""
+        begins = [ns_of(bucket.time) for bucket in self.buckets]
+        return [*begins, max(ns_of(self.to or ""), begins[-1] + 1)] if begins else []
 
 
 class Times(Missing):
@@ -602,54 +602,48 @@ async def times(
     """Count the messages of a topic by publish time, as far back as the logs reach.
 
     Raises:
-        Refused: the topic or channel does not exist, or no node could answer.
+        HttpError: the topic or channel does not exist, or no node could answer.
     """
-    answers = await nodes_of(fleet, topic, nodes)
+    found = await nodes_of(fleet, topic, nodes)
     query = {"topic": topic, "channel": channel, "buckets": str(buckets)}
-
-    async def ask(node: Node) -> tuple[list[tuple[int, int, int]], int | None]:
-        found = msgspec.convert(await fleet.get(node, "/topic/times", **query), NodeTimes)
-        begins = [ns_of(bucket.time) for bucket in found.buckets]
-        ends = [*begins[1:], max(ns_of(found.to or ""), begins[-1] + 1)] if begins else []
-        counts = [bucket.count for bucket in found.buckets]
-        cursor = ns_of(found.cursor_time) if found.cursor_time else None
-        return list(zip(begins, ends, counts, strict=True)), cursor
-
-    found = await answers.query(ask)
-    cursors = {node: text_of(at) for node, (_, at) in found.items() if at is not None}
-    spans = [span for some, _ in found.values() for span in some]
-    if not spans:
-        return Times(begin=None, to=None, buckets=[], cursors=cursors, **answers.missing)
-    begin, end = min(span[0] for span in spans), max(span[1] for span in spans)
-    end = max(end, begin + buckets)
-    width = (end - begin) / buckets
+    answers = await found.query(lambda node: fleet.read(node, "/topic/times", NodeTimes, **query))
+    cursors = {node: one.cursor_time for node, one in answers.items() if one.cursor_time}
     counted = [
-        Bucket(text_of(begin + round(at * width)), count)
-        for at, count in enumerate(spread(spans, begin, end, buckets))
+        (one.edges, [bucket.count for bucket in one.buckets])
+        for one in answers.values()
+        if one.buckets
     ]
-    at = text_of(begin), text_of(end)
-    return Times(begin=at[0], to=at[1], buckets=counted, cursors=cursors, **answers.missing)
+    about = {"cursors": cursors, **structs.asdict(found.missing)}
+    if not counted:
+        return Times(begin=None, to=None, buckets=[], **about)
+    begin = min(edges[0] for edges, _ in counted)
+    end = max(begin + buckets, *(edges[-1] for edges, _ in counted))
+    width = (end - begin) / buckets
+    spread_counts = [
+        Bucket(text_of(begin + round(at * width)), count)
+        for at, count in enumerate(spread(counted, begin, end, buckets))
+    ]
+    return Times(begin=text_of(begin), to=text_of(end), buckets=spread_counts, **about)
 
 
-def spread(spans: Iterable[tuple[int, int, int]], begin: int, end: int, buckets: int) -> list[int]:
-    """Spread (begin, end, count) spans over equal buckets, as if messages were evenly spaced.
+def spread(
+    counted: Iterable[tuple[Sequence[int], Sequence[int]]], begin: int, end: int, buckets: int
+) -> list[int]:
+    """Spread counts over equal buckets, as if the messages between two edges were evenly spaced.
 
     Rounding does not change the sum of the counts.
+
+    Args:
+        counted: of each node, the edges of its buckets, ascending, and the count of each bucket.
+        begin, end: the range of the new buckets.
+        buckets: their number.
     """
-    counts = np.zeros(buckets)
-    width = (end - begin) / buckets
-    for first, last, count in spans:
-        low, high = (first - begin) / width, (last - begin) / width
-        at, until = int(low), max(int(low) + 1, min(buckets, math.ceil(high)))
-        edges = np.clip(np.arange(at, until + 1), low, max(high, low + 1e-9))
-        shares = np.diff(edges)
-        total = shares.sum()
-        if total <= 0:
-            shares, total = np.eye(1, until - at)[0], 1.0
-        counts[at:until] += (count * shares / total)[: buckets - at]
+    at = np.linspace(0, end - begin, buckets + 1)
+    before = np.zeros(buckets + 1)  # the number of messages published before each edge
+    for edges, counts in counted:
+        before += np.interp(at, np.subtract(edges, begin), np.cumsum([0, *counts]))
     # Round the running sum, not each bucket: otherwise the buckets' errors would add up.
-    whole = np.round(np.cumsum(counts))
-    return [int(each) for each in np.diff(whole, prepend=0.0)]
+    return [int(each) for each in np.diff(np.round(before))]
 
 
 class Preview(Missing):
@@ -663,9 +657,9 @@ class Preview(Missing):
         nodes: each node's own answer (docs/http.md, "Replay"), with the address in `node`.
     """
 
-    again: Count
-    waiting: Count
-    skipped: Count
+    again: Amount
+    waiting: Amount
+    skipped: Amount
     older_are_gone: bool
     nodes: list[dict[str, Any]]
 
@@ -676,10 +670,10 @@ async def seek_preview(
     """Query what a seek of a channel would do at all nodes, or some; nothing is moved.
 
     Raises:
-        Refused: the channel or place does not exist, or the nodes are Go's.
+        HttpError: the channel or place does not exist, or the nodes are Go's.
     """
-    answers = await nodes_of(fleet, topic, nodes)
-    check_place(to, len(answers.nodes))
+    found = await nodes_of(fleet, topic, nodes)
+    check_place(to, len(found.nodes))
 
     async def ask(node: Node) -> tuple[dict[str, Any], SeekResult]:
         # A node that does not know `dry_run` would really seek: sparq's nsqd reports
@@ -689,10 +683,9 @@ async def seek_preview(
             raise UpstreamError(node.address, why, 404, NO_ROUTE)
         wanted = {"topic": topic, "channel": channel, "to": to, "dry_run": "true"}
         landing = await fleet.post(node, "/channel/seek", **wanted)
-        result = checked(landing, SeekResult)
-        return {"node": node.address, **landing}, result
+        return {"node": node.address, **landing}, checked_answer(node, landing, SeekResult)
 
-    landings = await answers.query(ask)
+    landings = await found.query(ask)
     results = [result for _, result in landings.values()]
     return Preview(
         again=sum(result.again for result in results),
@@ -700,13 +693,13 @@ async def seek_preview(
         skipped=sum(result.skipped for result in results),
         older_are_gone=any(result.older_are_gone for result in results),
         nodes=[landing for _, (landing, _) in sorted(landings.items())],
-        **answers.missing,
+        **structs.asdict(found.missing),
     )
 
 
 def check_place(to: str, nodes: int) -> None:
     """Refuse an empty place, and an index unless the seek is for one node: it is of one log."""
     if not to:
-        raise Refused("MISSING_ARG_TO")
+        raise HttpError(400, "MISSING_ARG_TO")
     if to.isdigit() and nodes != 1:
-        raise Refused("INVALID_ARG_TO: an index is valid for one node only: choose a node")
+        raise HttpError(400, "INVALID_ARG_TO: an index is valid for one node only: choose a node")

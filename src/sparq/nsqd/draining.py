@@ -17,8 +17,11 @@ import heapq
 import logging
 import time
 from collections.abc import Iterator
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from sparq.broker.draining import BY_MAX, TOPICS_MAX, Drain, Draining
 from sparq.daemon.http import Call, HttpError, Route
@@ -30,7 +33,6 @@ from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
-    from sparq.broker.draining import ChangeDrains
     from sparq.broker.topic import Topic
     from sparq.nsqd.server import Nsqd
 
@@ -111,10 +113,10 @@ class DrainRoutes:
         """The table of endpoints."""
         return [
             Route("GET", "/drain", self.show),
-            Route("POST", "/drain", self.begin),
-            Route("DELETE", "/drain", self.end),
-            Route("POST", "/topic/drain", self.begin_topic),
-            Route("DELETE", "/topic/drain", self.end_topic),
+            Route("POST", "/drain", partial(self.change, begins=True, of_topic=False)),
+            Route("DELETE", "/drain", partial(self.change, begins=False, of_topic=False)),
+            Route("POST", "/topic/drain", partial(self.change, begins=True, of_topic=True)),
+            Route("DELETE", "/topic/drain", partial(self.change, begins=False, of_topic=True)),
         ]
 
     async def show(self, _call: Call) -> dict[str, Any]:
@@ -137,59 +139,37 @@ class DrainRoutes:
             "draining_topics": {name: _document(one) for name, one in drains.now.topics.items()},
         }
 
-    async def begin(self, call: Call) -> dict[str, Any]:
-        """Refuse publishes from now on; with `exit`, end the process once nothing is left."""
-        drain = Drain(time.time_ns(), call.client[:BY_MAX], call.flag("exit", False))
+    async def change(self, call: Call, *, begins: bool, of_topic: bool) -> dict[str, Any]:
+        """Refuse publishes to nsqd or to one topic from now on, or accept them again.
+
+        With `exit`, the process ends once nothing is left. The topic need not exist.
+        """
+        topic = parameters.name_of(call, "topic") if of_topic else ""
+        before = self._broker.drains.now
+        if begins and topic and topic not in before.topics and len(before.topics) >= TOPICS_MAX:
+            raise HttpError(403, f"LIMIT_REACHED: {TOPICS_MAX} topics are draining already")
+        by, leaves = call.client[:BY_MAX], not of_topic and call.flag("exit", False)
 
         def make(now: Draining) -> Draining:
             # A repeated request keeps the start time; its own `exit` replaces the earlier one.
-            began = drain if now.node is None else drain._replace(since_ns=now.node.since_ns)
-            return now._replace(node=began)
+            since_ns = time.time_ns() if (old := now.of(topic)) is None else old.since_ns
+            return now.changed(topic, Drain(since_ns, by, leaves) if begins else None)
 
-        await self._change(make)
-        what = ", and nsqd exits once nothing is left" if drain.exit else ""
-        logger.info("DRAIN: begun by %s: publishes are refused%s", drain.by, what)
-        return await self.show(call)
-
-    async def end(self, call: Call) -> dict[str, Any]:
-        """Accept publishes again."""
-        was_on = self._broker.drains.now.node is not None
-        await self._change(lambda now: now._replace(node=None))
-        if was_on:
-            logger.info("DRAIN: ended by %s: publishes are accepted again", call.client[:BY_MAX])
-        return await self.show(call)
-
-    async def begin_topic(self, call: Call) -> dict[str, Any]:
-        """Refuse publishes to one topic from now on; the topic need not exist."""
-        topic = parameters.name_of(call, "topic")
-        topics = self._broker.drains.now.topics
-        if topic not in topics and len(topics) >= TOPICS_MAX:
-            raise HttpError(403, f"LIMIT_REACHED: {TOPICS_MAX} topics are draining already")
-        drain = Drain(time.time_ns(), call.client[:BY_MAX])
-        # A drain of this topic that is on already wins: a repeated request keeps its start time.
-        await self._change(lambda now: now._replace(topics={topic: drain, **now.topics}))
-        logger.info("DRAIN: topic %s: begun by %s: publishes are refused", topic, drain.by)
-        return {"topic": topic, **_document(self._broker.drains.now.topics.get(topic))}
-
-    async def end_topic(self, call: Call) -> dict[str, Any]:
-        """Accept publishes to a topic again."""
-        topic = parameters.name_of(call, "topic")
-        was_on = topic in self._broker.drains.now.topics
-        await self._change(
-            lambda now: now._replace(topics={k: v for k, v in now.topics.items() if k != topic})
-        )
-        if was_on:
-            text = "DRAIN: topic %s: ended by %s: publishes are accepted again"
-            logger.info(text, topic, call.client[:BY_MAX])
-        return {"topic": topic, **_document(self._broker.drains.now.topics.get(topic))}
-
-    async def _change(self, make: ChangeDrains) -> None:
         if self._nsqd.exiting:
             raise HttpError(503, "EXITING")
         try:
             await self._nsqd.change_drains(make)
         except RemoteError as error:
             raise HttpError(500, f"INTERNAL_ERROR: {error.text}") from error
+        what = f"topic {topic}: " if topic else ""
+        if begins:
+            more = ", and nsqd exits once nothing is left" if leaves else ""
+            logger.info("DRAIN: %sbegun by %s: publishes are refused%s", what, by, more)
+        elif before.of(topic) is not None:
+            logger.info("DRAIN: %sended by %s: publishes are accepted again", what, by)
+        if topic:
+            return {"topic": topic, **_document(self._broker.drains.now.of(topic))}
+        return await self.show(call)
 
 
 def _document(drain: Drain | None) -> dict[str, Any]:
@@ -242,9 +222,6 @@ class ExitWhenDrained:
 
     async def _leave(self) -> bool:
         """Stop nsqd if the drain has `exit` (rule 3); False: it does not, or no longer."""
-        node = self._nsqd.broker.drains.now.node
-        if node is None or not node.exit:
-            return False
         asked: list[Drain] = []
 
         def make(now: Draining) -> Draining:
@@ -252,16 +229,19 @@ class ExitWhenDrained:
             if now.node is None or not now.node.exit:
                 return now
             asked.append(now.node)
-            return now._replace(node=now.node._replace(exit=False))
+            return now.changed("", replace(now.node, exit=False))
 
+        node = self._nsqd.broker.drains.now.node
+        if node is None or not node.exit:
+            return False
         try:
             # Cleared on disk before the stop: otherwise each later start would exit at once.
             await self._nsqd.change_drains(make)
         except RemoteError as error:
             text = "DRAIN: could not clear exit, so nsqd will exit again after the next start: %s"
             logger.warning(text, error.text)
-        if asked:
-            seconds = (time.time_ns() - node.since_ns) / SECOND
+        for drain in asked:
+            seconds = (time.time_ns() - drain.since_ns) / SECOND
             logger.info("DRAIN: nothing is left after %.1f s: nsqd exits", seconds)
             self._stop.set()
         return bool(asked)

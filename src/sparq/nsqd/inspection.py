@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec import UNSET, Struct, UnsetType
 
 from sparq.broker import seeking
@@ -23,7 +24,7 @@ from sparq.daemon.http import JSON, Call, Content, HttpError, Route, topic_chann
 from sparq.inspection import snapshot as snapshots
 from sparq.inspection import times
 from sparq.inspection.search import Search
-from sparq.inspection.snapshot import ChannelSnapshot, MessageState, StateDetails
+from sparq.inspection.snapshot import UNKNOWN, ChannelSnapshot, MessagePlace, MessageState
 from sparq.log.inspection import Computation, LogPart, SingleMessageRead, wanted_parts
 from sparq.nsqd import parameters
 from sparq.nsqd.parameters import shown_time, target_of
@@ -41,12 +42,10 @@ if TYPE_CHECKING:
     from sparq.log.inspection import StoredMessage
     from sparq.log.task import Task
     from sparq.nsqd.server import Nsqd
+    from sparq.protocol.instant import Instant
 
 READ_BYTES_MAX: Final = 4 << 20
 """Maximum bytes of the log read for a page of messages, or one extent if that is larger."""
-
-STEP_SECONDS: Final = 0.004
-"""A search runs in steps of about this length; other requests are served in between."""
 
 SEARCHES_MAX: Final = 8
 """Maximum number of searches at a time, since each one holds the data that it searches; further
@@ -56,6 +55,9 @@ PLACE_READS_MAX: Final = 8
 """Attempts to find a place by time; one read is enough, unless its result has been dropped."""
 
 UTF8_BYTES_MAX: Final = 4
+FIRST: Final = (-(1 << 62), -1)
+"""Due time and index before those of all messages."""
+
 BYTES: Final = "application/octet-stream"
 
 
@@ -110,27 +112,29 @@ class Message(Struct, kw_only=True):
 
 
 class ChannelView(NamedTuple):
-    """A channel's snapshot, its sessions by number, and the states of an answer's messages."""
+    """Where an answer's messages stand on a channel at `now`, and its sessions by number."""
 
-    snapshot: ChannelSnapshot
+    now: Instant
     sessions: Mapping[int, V2Session]
-    states: Mapping[int, StateDetails]
+    places: Mapping[int, MessagePlace[int]]
 
     def describe(self, message: Message, index: int) -> None:
         """Add a message's state on the channel, with details if it is in flight or deferred."""
-        details, now = self.states[index], self.snapshot.now
-        message.attempts, message.state = details.attempts, details.state.name.lower()
+        place, now = self.places[index], self.now
+        state = MessageState(place.state)
+        message.state = state.name.lower()
+        message.attempts = None if place.attempts == UNKNOWN else place.attempts
         # Deadlines are monotonic, so that a change of the system's time does not move them.
-        wall_ns = now.wall_ns - now.mono_ns
-        if details.state is MessageState.IN_FLIGHT:
-            session = self.sessions.get(details.owner)
+        until = shown_time(now.wall_ns - now.mono_ns + place.until_ns)
+        if state is MessageState.IN_FLIGHT:
+            session = self.sessions.get(place.owner)
             message.client = None if session is None else _client(session)
-            message.since = shown_time(wall_ns + details.since_ns)
-            message.deadline = shown_time(wall_ns + details.deadline_ns)
-            message.in_flight_seconds = round((now.mono_ns - details.since_ns) / SECOND, 3)
-        elif details.state is MessageState.DEFERRED:
-            message.due = shown_time(wall_ns + details.due_ns)
-            message.due_seconds = round(max(0, details.due_ns - now.mono_ns) / SECOND, 3)
+            message.since = shown_time(now.wall_ns - now.mono_ns + place.since_ns)
+            message.deadline = until
+            message.in_flight_seconds = round((now.mono_ns - place.since_ns) / SECOND, 3)
+        elif state is MessageState.DEFERRED:
+            message.due = until
+            message.due_seconds = round(max(0, place.until_ns - now.mono_ns) / SECOND, 3)
 
 
 def _client(session: V2Session) -> MessageClient:
@@ -158,21 +162,6 @@ class MessageQuery(NamedTuple):
     def read_bytes(self) -> int:
         """How many bytes of each body to read."""
         return body_read_bytes(self.topic, self.body_bytes)
-
-
-class SearchBudget:
-    """The time budget of a search step; it starts with the first call."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._until: float | None = None
-
-    def __call__(self) -> bool:
-        """Whether the step may continue."""
-        now = time.perf_counter()
-        if self._until is None:
-            self._until = now + self._seconds
-        return now < self._until
 
 
 class Inspection:
@@ -282,10 +271,14 @@ class Inspection:
         if channel is None:
             return None
         taken = snapshot or snapshots.take(channel, instant())
-        states: dict[int, StateDetails] = {}
-        look_up = Computation(lambda: states.update(taken.state_details(indexes)))
-        await self.run(query.topic, look_up)
-        return ChannelView(taken, dict(channel.sessions), states)
+        places: dict[int, MessagePlace[int]] = {}
+
+        def look_up() -> None:
+            columns = [one.tolist() for one in taken.places(np.array(indexes, np.int64))]
+            places.update((row[0], MessagePlace(*row)) for row in zip(*columns, strict=True))
+
+        await self.run(query.topic, Computation(look_up))
+        return ChannelView(taken.now, dict(channel.sessions), places)
 
     def _shown(self, query: MessageQuery, view: ChannelView | None, stored: StoredMessage) -> bytes:
         """Encode a message as JSON; any thread may do it."""
@@ -318,10 +311,12 @@ class Inspection:
         tail: dict[str, Any],
     ) -> Content:
         """Build an answer with a list of messages between `head` and `tail`."""
-        encode: Callable[[StoredMessage], bytes] = partial(self._shown, query, view)
-        messages = await asyncio.to_thread(lambda: b",".join(map(encode, found)))
-        before, behind = msgspec.json.encode(head), msgspec.json.encode(tail)
-        return Content(b'%b,"messages":[%b],%b' % (before[:-1], messages, behind[1:]), JSON)
+
+        def encode() -> bytes:
+            messages = [msgspec.Raw(self._shown(query, view, stored)) for stored in found]
+            return msgspec.json.encode({**head, "messages": messages, **tail})
+
+        return Content(await asyncio.to_thread(encode), JSON)
 
     # A channel's messages
 
@@ -336,21 +331,23 @@ class Inspection:
         assert state is not None
         totals = (channel.depth(), channel.in_flight.count, channel.deferred_count())
         snapshot = snapshots.take(channel, instant())
-        after = (-(1 << 62), -1) if query.after is None else (query.after[0], query.after[1])
+        after = FIRST if query.after is None else (query.after[0], query.after[1])
         fresh: list[int] = []
         # Read here, in the event loop: the channel changes while the thread sorts.
         if state is MessageState.WAITING:
             fresh = snapshots.fresh_after(channel, after[1], query.limit)
-        indexes: list[int] = []
-        choose = partial(_channel_page, snapshot, state, after, query.limit, fresh)
-        await self.run(topic, Computation(lambda: indexes.extend(choose())))
+        held: list[int] = []
+        choose = partial(snapshot.page, state, after, query.limit)
+        await self.run(topic, Computation(lambda: held.extend(choose())))
+        indexes = sorted({*fresh, *held})[: query.limit] if fresh else held
         found, covered = await self.read(topic, indexes, query.read_bytes)
         view = await self._view(query, indexes, snapshot)
         assert view is not None
         following = None
         if not covered == len(indexes) < query.limit:
             last = indexes[covered - 1]
-            following = f"{view.states[last].due_ns}.{last}"
+            due_ns = view.places[last].until_ns if state is MessageState.DEFERRED else 0
+            following = f"{due_ns}.{last}"
         shown = [found[index] for index in indexes[:covered] if index in found]
         names = {"topic": topic.name, "channel": channel.name, "state": state.name.lower()}
         head = {**names, "total": totals[state]}
@@ -429,7 +426,7 @@ class Inspection:
         if query.channel is not None:
             snapshot = snapshots.take(query.channel, instant())
         search = Search(
-            *(log.inspection, criteria, position, end),
+            *(log.inspection, criteria, position, end, time.perf_counter),
             *(snapshot, query.limit, query.read_bytes),
         )
         if snapshot is not None:
@@ -453,7 +450,7 @@ class Inspection:
     async def _search_for(self, topic: Topic, search: Search, seconds: float) -> None:
         """Search step by step for `seconds`, or longer until at least one message is searched."""
         first, until = search.position, time.perf_counter() + seconds
-        while search.begin_step(SearchBudget(STEP_SECONDS)):
+        while search.begin_step():
             await self.run(topic, search)
             check_failed(topic, search.failed)
             if time.perf_counter() >= until and search.position > first:
@@ -487,30 +484,6 @@ class Inspection:
                 found = read[first].time_ns if first in read else None
             answer["cursor_time"] = shown_time(found)
         return answer
-
-
-def _channel_page(
-    snapshot: ChannelSnapshot,
-    state: MessageState,
-    after: tuple[int, int],
-    limit: int,
-    fresh: list[int],
-) -> list[int]:
-    """Return a page of a channel's messages; runs in the inspection thread.
-
-    Args:
-        snapshot, state, limit: the channel, which of its messages, and how many.
-        after: (due time, index) of the last message of the previous page.
-        fresh: waiting messages that were never delivered.
-    """
-    if state is MessageState.WAITING:
-        again = snapshot.again_after(after[1], limit).tolist()
-        return sorted({*fresh, *again})[:limit]
-    if state is MessageState.IN_FLIGHT:
-        flying = snapshot.in_flight.indexes
-        low = int(flying.searchsorted(after[1], "right"))
-        return list(flying[low : low + limit].tolist())
-    return list(snapshot.due_after(after, limit)[0].tolist())
 
 
 def id_of(index: int, node_id: int) -> str:

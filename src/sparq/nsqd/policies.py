@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from itertools import islice
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from sparq.broker.options import TOPIC_SETTINGS
 from sparq.broker.policies import Policies, PolicyChange, changes
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.nsqd import parameters, policy_document
-from sparq.nsqd.policy_document import DocumentError
+from sparq.nsqd.policy_document import BY_FIELD, DocumentError, entries, setting
 from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:
@@ -56,11 +55,11 @@ class PolicyRoutes:
             channel = parameters.name_of(call, "channel") if "channel" in call.query else None
             return holding(self._broker.policies, topic, channel)
         policies = self._broker.policies
-        default = {name: getattr(policies.default, name) for name in policy_document.FIELDS}
+        flags = (setting(name, getattr(policies.default, name)) for name in BY_FIELD)
         return {
-            CHOSEN: policy_document.entries(policies.chosen),
-            CONFIGURED: policy_document.entries(policies.configured),
-            FLAGS: policy_document.values(default),
+            CHOSEN: entries(policies.chosen),
+            CONFIGURED: entries(policies.configured),
+            FLAGS: dict(flags),
         }
 
     async def put(self, call: Call) -> dict[str, Any]:
@@ -81,8 +80,7 @@ class PolicyRoutes:
     async def _choose(self, chosen: tuple[Policy, ...], call: Call) -> dict[str, Any]:
         if self._nsqd.exiting:
             raise HttpError(503, "EXITING")
-        before = self._broker.policies
-        found = await self._compared(before, before.with_chosen(chosen))
+        found = await self._changes(chosen)
         if not call.flag("dry_run", False):
             try:
                 await self._nsqd.ask(lambda ticket: self._broker.choose_policies(chosen, ticket))
@@ -90,57 +88,43 @@ class PolicyRoutes:
                 raise HttpError(500, f"INTERNAL_ERROR: {error.text}") from error
             logger.info(
                 "HTTP: %d policies set by %s, %d settings of topics and channels changed",
-                len(chosen),
-                call.client,
-                len(found),
+                *(len(chosen), call.client, len(found)),
             )
-        return {
-            "changed": len(found),
-            "changes": [_shown(change) for change in islice(found, CHANGES_SHOWN)],
-        }
+        shown = []
+        for change in found[:CHANGES_SHOWN]:
+            key, before = setting(change.setting, change.before)
+            _, after = setting(change.setting, change.after)
+            values = {"setting": key, "before": before, "after": after}
+            shown.append({"topic": change.topic, "channel": change.channel, **values})
+        return {"changed": len(found), "changes": shown}
 
-    async def _compared(self, before: Policies, after: Policies) -> list[PolicyChange]:
+    async def _changes(self, chosen: tuple[Policy, ...]) -> list[PolicyChange]:
         """Return the changes that new policies make to existing topics; the loop runs between."""
+        before, topics = self._broker.policies, self._broker.topics
+        after = replace(before, chosen=chosen)
         found: list[PolicyChange] = []
-        names = list(self._broker.topics)
+        names = list(topics)
         for at in range(0, len(names), BREATH):
-            batch = self._channels_of(names[at : at + BREATH])
-            found += changes(before, after, batch)
+            some = [name for name in names[at : at + BREATH] if name in topics]
+            found += changes(before, after, {name: list(topics[name].channels) for name in some})
             await asyncio.sleep(0)
         return found
-
-    def _channels_of(self, names: Iterable[str]) -> dict[str, list[str]]:
-        topics = self._broker.topics
-        return {name: list(topics[name].channels) for name in names if name in topics}
 
 
 def holding(policies: Policies, topic: str, channel: str | None) -> dict[str, Any]:
     """Return the settings of a topic or channel, existing or not, and the source of each."""
     scope = policies.scope(topic)
-    settings = scope.topic if channel is None else scope.channel(channel)
+    settings = scope.settings(channel)
     origins = scope.origins(channel)
+    first_chosen = len(policies.configured)
     shown: dict[str, Any] = {}
-    for name in policy_document.FIELDS:
-        if channel is not None and name in TOPIC_SETTINGS:
+    for field in BY_FIELD:
+        if channel is not None and field in TOPIC_SETTINGS:
             continue
-        value = policy_document.value_of(name, getattr(settings, name))
-        entry: dict[str, Any] = {"value": value, "source": FLAGS}
-        if name in origins:
-            place = origins[name].place
-            first = len(policies.configured)
-            if place < first:
-                entry |= {"source": CONFIGURED, "number": place + 1}
-            else:
-                entry |= {"source": CHOSEN, "number": place - first + 1}
-        shown[policy_document.key_of(name)] = entry
+        key, value = setting(field, getattr(settings, field))
+        shown[key] = {"value": value, "source": FLAGS}
+        if (place := origins.get(field)) is not None:
+            is_chosen = place >= first_chosen
+            number = place - first_chosen + 1 if is_chosen else place + 1
+            shown[key] |= {"source": CHOSEN if is_chosen else CONFIGURED, "number": number}
     return {"topic": topic, "channel": channel, "settings": shown}
-
-
-def _shown(change: PolicyChange) -> dict[str, Any]:
-    return {
-        "topic": change.topic,
-        "channel": change.channel,
-        "setting": policy_document.key_of(change.setting),
-        "before": policy_document.value_of(change.setting, change.before),
-        "after": policy_document.value_of(change.setting, change.after),
-    }

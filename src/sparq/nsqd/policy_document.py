@@ -13,14 +13,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib import import_module
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Final
 
 from sparq.broker.options import QueueSettings
 from sparq.broker.policies import Policy, PolicyError, check
-from sparq.options.declare import Flag, flags_of
+from sparq.options.declare import flags_of
 from sparq.options.mistakes import nearest, shown
 
 BYTES_MAX: Final = 256 << 10
@@ -28,9 +29,8 @@ BYTES_MAX: Final = 256 << 10
 
 KEY: Final = "policies"
 FLAGS: Final = {flag.key: flag for flag in flags_of(QueueSettings)}
-_BY_FIELD: Final = {flag.field: flag for flag in FLAGS.values()}
-FIELDS: Final = tuple(_BY_FIELD)
-"""The fields of `QueueSettings`, in the order of their keys."""
+BY_FIELD: Final = {flag.field: flag for flag in FLAGS.values()}
+"""The flags by the fields of `QueueSettings`, in the order of their keys."""
 _PATTERNS: Final = ("topic", "channel")
 
 
@@ -80,26 +80,22 @@ def _policy(number: int, entry: object) -> Policy:
     where = f"policy {number}"
     if not isinstance(entry, dict):
         raise DocumentError(f"{where} is not a table with a topic pattern and settings")
-    patterns = {}
-    for key in _PATTERNS:
-        pattern = entry.get(key, "")
+    settings = dict(entry)
+    patterns = {key: settings.pop(key, "") for key in _PATTERNS}
+    for key, pattern in patterns.items():
         if not isinstance(pattern, str) or (key in entry and not pattern):
             raise DocumentError(f"{where}: {key} must be a name, or a pattern with * and ?")
-        patterns[key] = pattern
-    if not patterns["topic"]:
+    if "topic" not in entry:
         raise DocumentError(f'{where} has no topic: use "*" for all topics')
-    keys = [key for key in entry if key not in _PATTERNS]
-    if not keys:
+    if not settings:
         raise DocumentError(f"{where} has no settings: set one or more of {', '.join(FLAGS)}")
-    settings = {FLAGS[key].field: _value(where, key, entry[key]) for key in keys if key in FLAGS}
-    for key in keys:
+    for key in settings:
         if key not in FLAGS:
             found = nearest(key.replace("-", "_").lower(), (*FLAGS, *_PATTERNS))
-            raise DocumentError(
-                f"{where}: unknown setting {shown(key)}"
-                + (f": did you mean {found}?" if found else f": use one of {', '.join(FLAGS)}")
-            )
-    return Policy(patterns["topic"], patterns["channel"], settings)
+            hint = f"did you mean {found}?" if found else f"use one of {', '.join(FLAGS)}"
+            raise DocumentError(f"{where}: unknown setting {shown(key)}: {hint}")
+    values = {FLAGS[key].field: _value(where, key, given) for key, given in settings.items()}
+    return Policy(**patterns, settings=values)
 
 
 def _value(where: str, key: str, given: object) -> int:
@@ -121,24 +117,14 @@ def entries(policies: Iterable[Policy]) -> list[dict[str, Any]]:
     return [
         {"topic": policy.topic}
         | ({"channel": policy.channel} if policy.channel else {})
-        | values(policy.settings)
+        | dict(starmap(setting, policy.settings.items()))
         for policy in policies
     ]
 
 
-def values(settings: Mapping[str, int]) -> dict[str, Any]:
-    """Return settings by their keys, in the form of a document."""
-    return {_BY_FIELD[name].key: value_of(name, value) for name, value in settings.items()}
-
-
-def key_of(field: str) -> str:
-    """Return the document key of a field of `QueueSettings`."""
-    return _BY_FIELD[field].key
-
-
-def value_of(field: str, value: int) -> int | str:
-    """Return a value in the form of a document: a duration as a text."""
-    flag: Flag = _BY_FIELD[field]
+def setting(field: str, value: int) -> tuple[str, int | str]:
+    """Return the document's key of a field of `QueueSettings`, and the value in its form."""
+    flag = BY_FIELD[field]
     if flag.kind.name == "bool":
-        return bool(value)
-    return value if flag.kind.name == "int" else flag.kind.show(value)
+        return flag.key, bool(value)
+    return flag.key, value if flag.kind.name == "int" else flag.kind.show(value)

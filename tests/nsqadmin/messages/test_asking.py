@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sparq.cluster.fleet import Fleet
+from sparq.daemon.http import HttpError
 from sparq.nsqadmin.messages import (
-    Refused,
     peek,
     places_in,
     seek_preview,
@@ -29,7 +29,7 @@ async def test_go_nodes_are_listed_as_unable(cluster: Cluster) -> None:
         assert (4, [go.http]) == (preview.waiting, preview.unable)
         assert not [each for each in go.requests if "seek" in each]
         alone = Fleet(cluster.fleet.upstream, nsqds=[go.http])
-        with pytest.raises(Refused, match="NOT_SUPPORTED") as caught:
+        with pytest.raises(HttpError, match="NOT_SUPPORTED") as caught:
             await peek(alone, "t", "c")
         assert caught.value.status == 501
 

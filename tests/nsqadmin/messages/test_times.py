@@ -15,9 +15,9 @@ def test_times_are_written_with_nanoseconds() -> None:
 
 def test_counts_are_spread_evenly() -> None:
     """Counts are spread over buckets; rounding keeps the sum, and no count is negative."""
-    assert [5, 5, 0, 0] == spread([(0, 20, 10)], 0, 40, 4)
-    assert [3, 0, 0, 7] == spread([(0, 1, 3), (39, 40, 7)], 0, 40, 4)
-    assert [0, 1, 1, 1] == spread([(10, 40, 3)], 0, 40, 4)
-    odd = spread([(at * 7, at * 7 + 7, at % 5) for at in range(100)], 0, 700, 33)
+    assert [5, 5, 0, 0] == spread([([0, 20], [10])], 0, 40, 4)
+    assert [3, 0, 0, 7] == spread([([0, 1], [3]), ([39, 40], [7])], 0, 40, 4)
+    assert [0, 1, 1, 1] == spread([([10, 40], [3])], 0, 40, 4)
+    odd = spread([(range(0, 701, 7), [at % 5 for at in range(100)])], 0, 700, 33)
     assert sum(at % 5 for at in range(100)) == sum(odd)
     assert min(odd) >= 0

@@ -36,7 +36,7 @@ async def test_only_the_chosen_node_drains(api: Api) -> None:
     found = await api.get(path(api))
     assert (True, True, False) == (found["draining"], found["exit"], found["empty"])
     left = {"topic": "t", "channel": "c", "messages": 1, "held_up": "no consumers"}
-    assert [left] == found["left"]
+    assert left.items() <= found["left"][0].items()
     assert not (await api.get(path(api, 1)))["draining"]
 
     assert "done" == (await api._json("DELETE", path(api), 200, None, {}))["result"]

@@ -60,9 +60,8 @@ def test_a_drain_that_times_out_reports_the_rest(target: DrainTarget) -> None:
     assert " draining " in target.run("list", "--nodes").out
     document = target.drain("--timeout=600ms", "--json").document
     assert ("waiting", 3) == (document["result"], document["depth"])
-    assert {"topic": "t", "channel": "c", "messages": 3, "held_up": "no consumers"} == (
-        document["left"][0]
-    )
+    expected = {"topic": "t", "channel": "c", "messages": 3, "held_up": "no consumers"}
+    assert expected.items() <= document["left"][0].items()
 
 
 def test_drain_waits_until_no_message_is_left(target: DrainTarget) -> None:

@@ -24,7 +24,6 @@ from sparq.nsqadmin.messages import (
     DisplayLimits,
     MessagePage,
     Missing,
-    Refused,
     SearchCriteria,
     SearchPage,
     find,
@@ -57,6 +56,7 @@ async def messages(request: PageRequest) -> PageView:
     show = request["show"] or ("waiting" if channel else "log")
     if show not in TABS or (show in STATES and not channel):
         show = "log"
+    limit = request.number("limit", LIMIT, 1, LIMIT_MAX)
     kept, is_paused = {"topic": topic, "channel": channel}, request["paused"] == "1"
     facts: dict[str, Any] = {
         "show": show,
@@ -71,52 +71,54 @@ async def messages(request: PageRequest) -> PageView:
         "is_paused": is_paused,
         "trouble": "",
         "page": None,
+        "next": "",
+        "first": "",
     }
     try:
-        facts |= await _found(request, topic, channel, show) if topic else {}
-    except Refused as refused:
+        # Nothing is searched until the form is submitted.
+        if topic and (show != "search" or request["go"]):
+            facts |= await _found(request, show, limit)
+    except HttpError as refused:
         facts["trouble"] = _trouble(refused)
     is_live = show == "tail" and bool(topic) and not is_paused
     title = f"Messages of {topic}" if topic else "Messages"
     return PageView("messages.html", title, facts, is_live=is_live)
 
 
-async def _found(request: PageRequest, topic: str, channel: str, show: str) -> dict[str, Any]:
-    """The messages that a tab shows; nothing until the search form is submitted."""
-    fleet, is_tail, is_search = request.services.fleet, show == "tail", show == "search"
-    if is_search and not request["go"]:
-        return {}
+async def _found(request: PageRequest, show: str, limit: int) -> dict[str, Any]:
+    """The messages that a tab shows; the latest come first in the tail."""
+    topic, channel, after = request["topic"], request["channel"], request["after"]
     sought = SearchCriteria(**{name: request[name] for name in SOUGHT}, channel=channel)
-    if is_tail:
-        text = request["text"]
-        sought = SearchCriteria(since=f"last:{TAIL_SEARCHED}", text=text, channel=channel)
-    after = "" if is_tail else request["after"]
+    place, is_search = request["from"] or "last:50", show == "search"
+    if is_search:
+        limit = LIMIT
+    elif show == "tail":
+        after, place, limit = "", f"last:{TAIL}", TAIL
+        sought = SearchCriteria(
+            since=f"last:{TAIL_SEARCHED}", text=request["text"], channel=channel
+        )
+    of: dict[str, Any] = {"after": after, "show": _limits(request, limit)}
     page: MessagePage | SearchPage
-    limit = (
-        LIMIT if is_search else TAIL if is_tail else request.number("limit", LIMIT, 1, LIMIT_MAX)
-    )
-    limits = _limits(request, limit)
-    if is_search or (is_tail and sought.text):
+    if is_search or (show == "tail" and sought.text):
         if (sought.text or sought.regex or sought.json) and not request.rights["may_read"]:
-            raise Refused("FORBIDDEN: Searching bodies requires the role bodies.", 403)
-        page = await search(fleet, topic, sought, after=after, show=limits)
+            raise HttpError(403, "FORBIDDEN: Searching bodies requires the role bodies.")
+        page = await search(request.services.fleet, topic, sought, **of)
     elif show in STATES:
-        page = await peek(fleet, topic, channel, state=show, after=after, show=limits)
+        page = await peek(request.services.fleet, topic, channel, state=show, **of)
     else:
-        place = f"last:{TAIL}" if is_tail else request["from"] or "last:50"
-        page = await log_page(fleet, topic, place=place, channel=channel, after=after, show=limits)
-    found = {"page": page, "warnings": _warnings(page), "next": "", "first": ""}
-    if is_tail:
-        # The latest first.
+        page = await log_page(request.services.fleet, topic, place=place, channel=channel, **of)
+    found = {"page": page, "warnings": _warnings(page), "is_step": bool(after)}
+    if show == "tail":
         page.messages = page.messages[::-1][:TAIL]
         row = request.snapshot.topics.find(topic)
         pause = request.here(paused="" if request["paused"] else "1")
         return {**found, "rate": row.in_rate if row else None, "pause": pause}
-    if page.next and (is_search or page.messages):
-        found["next"] = request.here(after=page.next)
-    if after and not is_search:
-        found["first"] = request.here(after="")
-    return {**found, "is_step": bool(after)}
+    has_next = page.next and (is_search or page.messages)
+    return {
+        **found,
+        "next": request.here(after=page.next) if has_next else "",
+        "first": request.here(after="") if after and not is_search else "",
+    }
 
 
 def _limits(request: PageRequest, limit: int) -> DisplayLimits:
@@ -144,7 +146,7 @@ async def message(request: PageRequest) -> PageView:
         limits = DisplayLimits(bodies=False, nodes=nodes)
         try:
             there = await find(fleet, topic, wanted, channel, limits)
-        except Refused:
+        except HttpError:
             continue  # this node does not have the channel
         states += [(channel, one) for one in there.messages]
     facts: dict[str, Any] = {
@@ -157,7 +159,7 @@ async def message(request: PageRequest) -> PageView:
     return PageView("message.html", f"Message {wanted}", facts, is_live=False)
 
 
-def _trouble(refused: Refused) -> str:
+def _trouble(refused: HttpError) -> str:
     """A text that explains why there is nothing to show."""
     _, sentence, hint = words.in_words(refused.status, refused.code)
     return f"{sentence} {hint}".strip()
@@ -197,7 +199,7 @@ async def dead_letters(request: PageRequest) -> PageView:
                 "first": request.here(after="") if after else "",
                 "warnings": _warnings(page),
             }
-    except Refused as refused:
+    except HttpError as refused:
         facts["trouble"] = _trouble(refused)
     return PageView("dead_letters.html", "Dead letters", facts, is_live=False)
 
@@ -216,7 +218,7 @@ async def replay(request: PageRequest) -> PageView:
     try:
         if to:
             preview = await seek_preview(fleet, topic, channel, to, [node] if node else [])
-    except Refused as refused:
+    except HttpError as refused:
         trouble = refused.code
     begins = [ns_of(bucket.time) for bucket in found.buckets]
     counts = [bucket.count for bucket in found.buckets]

@@ -22,7 +22,6 @@ from sparq.nsqadmin.pages.rendering import PageRequest, PageView, Renderer
 
 SETTINGS_SECONDS: Final = 2.0
 CHANGES_SHOWN: Final = 200
-PATTERNS: Final = ("topic", "channel")
 
 
 async def policies(request: PageRequest) -> PageView:
@@ -44,7 +43,14 @@ async def policies(request: PageRequest) -> PageView:
     asked = {*nodes, *found.errors, *found.unable}
     gone = [node.address for node in listed if node.address not in asked]
     facts = {
-        "groups": [_group(request, nodes[group[0]], group) for group in groups],
+        "groups": [
+            {
+                "nodes": group,
+                "rows": known.rows(nodes[group[0]]),
+                "edit": request.here(**{"from": group[0]}),
+            }
+            for group in groups
+        ],
         "differ": differ,
         "warnings": warnings
         + [f"{address} is no longer listed and was not queried." for address in gone],
@@ -54,22 +60,6 @@ async def policies(request: PageRequest) -> PageView:
         "confirmed": POLICIES,
     }
     return PageView("policies.html", "Policies", facts, is_live=False)
-
-
-def _group(request: PageRequest, held: dict[str, Any], nodes: list[str]) -> dict[str, Any]:
-    """A group of nsqds with equal policies; its rows have the order in which nsqd reads them."""
-    rows = [
-        {
-            "source": SOURCES[source],
-            "number": number,
-            "topic": policy["topic"],
-            "channel": policy.get("channel", ""),
-            "settings": [(k, v) for k, v in policy.items() if k not in PATTERNS],
-        }
-        for source in SOURCES
-        for number, policy in enumerate(held[source], 1)
-    ]
-    return {"nodes": nodes, "rows": rows, "edit": request.here(**{"from": nodes[0]})}
 
 
 async def act(renderer: Renderer, call: Call) -> web.Response:
@@ -82,7 +72,7 @@ async def act(renderer: Renderer, call: Call) -> web.Response:
         order = ActionRequest(action, typed=fields.one["typed"], body=document)
         return await forms.perform(renderer, call, order)
     try:
-        report = await known.try_out(renderer.services.fleet, document.encode())
+        report = await known.send(renderer.services.fleet, document.encode(), dry_run=True)
     except DocumentRefused as error:
         raise HttpError(400, f"{known.REFUSED}: {error}") from None
     changes, changed = known.changes(report), known.changed(report)

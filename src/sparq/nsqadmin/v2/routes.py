@@ -32,8 +32,9 @@ from sparq.cluster.actions import Report
 from sparq.cluster.cluster_stats import LATENCY
 from sparq.cluster.draining import DrainProgress
 from sparq.cluster.figures import DELIVERY, STATES, SelectionResult, checked
+from sparq.cluster.figures import Amount as Count
 from sparq.cluster.fleet import UnknownNode
-from sparq.cluster.messages import Count, NodeMessage
+from sparq.cluster.messages import NodeMessage
 from sparq.cluster.rows import BY_NAME, LIMIT_MAX, ChannelRow, TopicRow, page_of
 from sparq.cluster.rows import LIMIT as ROWS
 from sparq.cluster.upstream import UpstreamError
@@ -905,7 +906,7 @@ async def _policies(ask: ApiRequest, document: bytes | None) -> ApiReport:
     """Set the policies of a document, or drop all; with `dry_run` only report the changes."""
     if ask["dry_run"]:
         try:
-            return _report(await policies.try_out(ask.fleet, document))
+            return _report(await policies.send(ask.fleet, document, dry_run=True))
         except policies.DocumentRefused as error:
             raise HttpError(400, f"{policies.REFUSED}: {error}") from None
     action, body = "drop_policies" if document is None else "set_policies", document or b""

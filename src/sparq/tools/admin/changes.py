@@ -228,7 +228,7 @@ async def drain(job: Job) -> int:
     last, result = DrainProgress(draining=True), "undone"
     try:
         if options.undo:
-            last = draining.read(answer)
+            last = checked(answer, DrainProgress)
         else:
             async with (
                 progress_shown(

@@ -73,17 +73,13 @@ async def _list(job: Job) -> int:
     nodes = await _read(job)
     rows = []
     for together in cluster.groups(nodes, *SOURCES):
-        for source, name in SOURCES.items():
-            for number, policy in enumerate(nodes[together[0]][source], 1):
-                own = {"topic": policy["topic"], "channel": policy.get("channel", "")}
-                # As in TOML, without quotes.
-                settings = " ".join(
-                    f"{key}={value if isinstance(value, str) else json.dumps(value)}"
-                    for key, value in policy.items()
-                    if key not in own
-                )
-                row = {"nsqds": ", ".join(together), "source": name, **own}
-                rows.append({**row, "settings": settings, "number": number})
+        for row in cluster.rows(nodes[together[0]]):
+            # As in TOML, without quotes.
+            row["settings"] = " ".join(
+                f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+                for key, value in row["settings"].items()
+            )
+            rows.append({"nsqds": ", ".join(together), **row})
     lines = table(HEADINGS, rows)
     if _differ(nodes):
         differ = "policies set at run time differ between nsqds: apply one file to all of them"
@@ -122,22 +118,25 @@ async def _apply(job: Job, path: str) -> int:
             raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
     document = await asyncio.to_thread(read)
-    work = cluster.try_out if job.options.dry_run else cluster.replace
     try:
-        return await _report(job, await work(job.fleet, document), "set")
+        if job.options.dry_run:
+            report = await cluster.send(job.fleet, document, dry_run=True)
+        else:
+            report = await cluster.replace(job.fleet, document)
     except DocumentRefused as error:
         raise ToolError(f"nothing was done: {error}") from None
+    return await _report(job, report, "set")
 
 
 async def _drop(job: Job) -> int:
-    report = await cluster.drop(job.fleet, dry_run=True)
+    report = await cluster.send(job.fleet, None, dry_run=True)
     if not job.options.dry_run:
         await job.confirm(
             "policies",
             f"this drops the policies set at run time: {cluster.changed(report):,} settings change,"
             " and data that only they keep is deleted",
         )
-        report = await cluster.drop(job.fleet)
+        report = await cluster.send(job.fleet, None)
     return await _report(job, report, "dropped")
 
 
@@ -150,9 +149,8 @@ async def _report(job: Job, report: Report, past: str) -> int:
     would = "would be " if job.options.dry_run else ""
     words = f"{would}{past} at {len(report.done)} nsqds" if report.done else f"not {past}"
     lines = [f"{words}: {changed:,} settings of topics and channels change"]
-    shown = rows[:LINES_MAX]
-    lines += table(CHANGES, shown) if rows else []
-    if changed > len(shown):
-        lines.append(f"and {changed - len(shown):,} more")
+    lines += table(CHANGES, rows[:LINES_MAX]) if rows else []
+    if (more := changed - LINES_MAX) > 0:
+        lines.append(f"and {more:,} more")
     document = {"action": job.words[0], "changed": changed, "changes": rows}
     return await job.report(document, lines, failures(report), is_done=bool(report.done))
