@@ -242,6 +242,13 @@ async def connected(producer: Producer, count: int) -> None:
     await until(lambda: len(producer.connections) == count)
 
 
+def without_answers(nsqd: ScriptedNsqd) -> list[bytes]:
+    """The bodies of the publishes that the nsqd gets from now on, and does not answer."""
+    bodies: list[bytes] = []
+    nsqd.on_publish = lambda peer, words, body: bodies.append(body)
+    return bodies
+
+
 def storing(stored: list[bytes], answer: bytes = OK) -> Answer:
     """An answer to publishes that appends their bodies to `stored`."""
 

@@ -62,21 +62,6 @@ async def test_a_dead_letter_topic_without_the_suffix_gets_the_plain_body(nsqd: 
     assert (message.body, message.letter) == (b"poison", None)
 
 
-async def test_dead_letters_of_nsqd_have_body_and_history_apart(tmp_path: Path) -> None:
-    """Of dead letters that nsqd publishes, a consumer gets body and history separately."""
-    with spawn_nsqd(tmp_path, "--max-attempts=2") as nsqd:
-        options = {"nsqd_tcp_addresses": nsqd.tcp, "max_attempts": 0}
-        consumer = Consumer("t", "c", handler=lambda message: message.requeue(0), **options)
-        async with Producer(nsqd.tcp) as producer, consumer:
-            await producer.publish("t", b"poison")
-            async with Consumer("t.dead", "c", nsqd_tcp_addresses=nsqd.tcp) as dead:
-                message = await anext(dead)
-                await message.finish()
-    assert message.body == b"poison"
-    assert message.letter is not None
-    assert (message.letter["attempts"], message.letter["reason"]) == ("2", "requeued")
-
-
 async def test_batches_of_dead_letters_have_the_bodies_without_history(nsqd: NsqdServer) -> None:
     """``batch.bodies`` has the bodies without the history, as the messages have."""
     history = DeadLetterHistory("t", "c", "0" * 16, 3, 10**18, 0, "me", "requeued")

@@ -163,7 +163,7 @@ async def test_nsqlookupds_can_be_added_and_removed() -> None:
         await until(lambda: found[-1] == {"x:1", "y:2"} and found.count(found[-1]) == 2)
         with pytest.raises(ValueError, match="c:3 is not among"):
             discovery.remove("c:3")
-        assert discovery.count == 2
+        assert len(discovery.polls) == 2
         for each in (first, second):
             discovery.remove(each.address)
         assert found[-2:] == [{"y:2"}, set()]

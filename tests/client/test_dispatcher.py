@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from sparq.client import ClosedError, Producer, PublishError, Receipt, RemoteError
-from tests.client.scripted import Peer, connected, producer_of, scripted, storing
+from tests.client.scripted import Peer, connected, producer_of, scripted, storing, without_answers
 from tests.support.servers import free_port
 from tests.support.waiting import let_all_run, stays, until
 
@@ -25,8 +25,7 @@ async def test_an_unanswered_publish_is_sent_again_and_counted() -> None:
     """Unanswered publishes of a lost nsqd go to the other one, with ``resent`` 1."""
     async with scripted(2) as nsqds, producer_of(*nsqds) as producer:
         dying, living = nsqds
-        stored: list[bytes] = []
-        dying.on_publish = lambda peer, words, body: stored.append(body)
+        stored = without_answers(dying)
         living.on_publish = storing(stored)
         await connected(producer, 2)
         publishes = [asyncio.create_task(producer.publish("t", b"%d" % n)) for n in range(10)]
@@ -132,8 +131,7 @@ async def test_a_refusal_fails_only_its_own_publish() -> None:
 async def test_at_most_max_pending_bytes_await_an_answer() -> None:
     """At most max_pending_bytes await an answer; the rest waits, in order."""
     async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=1000) as producer:
-        stored: list[bytes] = []
-        nsqd.on_publish = lambda peer, words, body: stored.append(body)
+        stored = without_answers(nsqd)
         await connected(producer, 1)
         bodies = [b"%03d" % number + b"x" * 400 for number in range(20)]
         publishes = [asyncio.create_task(producer.publish("t", body)) for body in bodies]

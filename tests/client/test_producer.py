@@ -23,7 +23,14 @@ from sparq.client.producer import (
     publish_deferred_command,
 )
 from sparq.protocol import commands
-from tests.client.scripted import ScriptedNsqd, connected, producer_of, scripted, storing
+from tests.client.scripted import (
+    ScriptedNsqd,
+    connected,
+    producer_of,
+    scripted,
+    storing,
+    without_answers,
+)
 from tests.support.servers import free_port
 from tests.support.waiting import let_all_run, until
 
@@ -63,8 +70,7 @@ async def test_a_publish_without_an_nsqd_raises_the_reason() -> None:
 async def test_timeout_seconds_limits_one_publish() -> None:
     """timeout_seconds bounds one publish, queued or unanswered; its late answer is dropped."""
     async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=10) as producer:
-        stored: list[bytes] = []
-        nsqd.on_publish = lambda peer, words, body: stored.append(body)
+        stored = without_answers(nsqd)
         await connected(producer, 1)
         unanswered = asyncio.create_task(producer.publish("t", b"1", timeout_seconds=0.05))
         await until(lambda: stored)
@@ -87,8 +93,7 @@ async def test_timeout_seconds_limits_one_publish() -> None:
 async def test_close_waits_for_pending_publishes() -> None:
     """``close`` refuses new publishes, and waits for pending ones up to stop_timeout."""
     async with scripted() as [nsqd]:
-        stored: list[bytes] = []
-        nsqd.on_publish = lambda peer, words, body: stored.append(body)
+        stored = without_answers(nsqd)
         producer = producer_of(nsqd)
         publish = asyncio.create_task(producer.publish("t", b"x"))
         await until(lambda: stored)

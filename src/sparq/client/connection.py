@@ -21,6 +21,7 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 from sparq.client.arguments import parse_local, parse_nsqd
@@ -76,11 +77,8 @@ class _Done:
     """An awaitable that is done at once; shared, to avoid an allocation."""
 
     def __await__(self) -> Generator[Any, None, None]:
-        return _NOTHING
+        yield from ()
 
-
-_NOTHING: Final = cast(Generator[Any, None, None], iter(()))
-"""An exhausted iterator stays exhausted, and costs less than a new generator each time."""
 
 DONE: Final = _Done()
 
@@ -442,9 +440,7 @@ async def open_connection(address: str, config: Config) -> Connection:
     loop, place = asyncio.get_running_loop(), parse_nsqd(address)
     local = parse_local(config.local_addr) if config.local_addr else None
 
-    def make() -> Connection:
-        return Connection(address, config)
-
+    make = partial(Connection, address, config)
     async with asyncio.timeout(config.dial_timeout):
         _, connection = await (
             loop.create_unix_connection(make, place.host)

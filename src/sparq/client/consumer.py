@@ -426,7 +426,7 @@ class Consumer(Connecting):
         """
         self._change_sources()
         place = str(parse_nsqd(address))
-        if self._given == {place} and not self._lookups.count:
+        if self._given == {place} and not self._lookups.polls:
             raise ValueError(f"nsqd {address} is the last source: stop the consumer instead")
         self._remove(place)
         for each in list(self._subscriptions):
@@ -459,7 +459,7 @@ class Consumer(Connecting):
             ClosedError: the consumer is stopped.
         """
         self._change_sources()
-        if self._lookups.count == 1 and not self._given:
+        if len(self._lookups.polls) == 1 and not self._given:
             raise ValueError(f"nsqlookupd {address} is the last source: stop the consumer instead")
         self._lookups.remove(address)
 

@@ -74,6 +74,7 @@ class Discovery:
 
     Attributes:
         errors: the reason of the last failure of each failing nsqlookupd, by its URL.
+        polls: the nsqlookupds queried, by the URL of the query.
         on_draining: called with the draining nsqds before each report, which then leaves them out;
             None: draining nsqds are reported like others.
     """
@@ -88,19 +89,14 @@ class Discovery:
     ) -> None:
         self.errors: dict[str, str] = {}
         self.on_draining: Callable[[frozenset[str]], None] | None = None
-        self._topic = topic
+        self._route, self._query = ("lookup", {"topic": topic}) if topic else ("nodes", {})
         self._config = config
         self._rng = rng
         self._filter = keep
         self._found: Found | None = None
-        self._polls: dict[str, _Poll] = {}
+        self.polls: dict[str, _Poll] = {}
         for lookupd in lookupds:
             self.add(lookupd)
-
-    @property
-    def count(self) -> int:
-        """The number of nsqlookupds queried."""
-        return len(self._polls)
 
     def add(self, lookupd: str) -> None:
         """Add an nsqlookupd; no effect if it is already queried.
@@ -108,12 +104,12 @@ class Discovery:
         Raises:
             ValueError: the address is neither ``host:port`` nor a URL.
         """
-        url = self._question(lookupd)
-        if url in self._polls:
+        url = question(lookupd, self._route, **self._query)
+        if url in self.polls:
             return
         # Loaded here rather than with the first query, which would block the event loop.
         import_module(ASKER)
-        poll = self._polls[url] = _Poll(url, self._config, self._rng)
+        poll = self.polls[url] = _Poll(url, self._config, self._rng)
         if self._found is not None:
             self._start(poll)
 
@@ -123,7 +119,7 @@ class Discovery:
         Raises:
             ValueError: the nsqlookupd is not queried.
         """
-        poll = self._polls.pop(self._question(lookupd), None)
+        poll = self.polls.pop(question(lookupd, self._route, **self._query), None)
         if poll is None:
             raise ValueError(f"nsqlookupd {lookupd} is not among the addresses")
         self.errors.pop(poll.place, None)
@@ -135,13 +131,13 @@ class Discovery:
 
     def recheck(self) -> None:
         """Query all nsqlookupds soon: a connection was lost."""
-        for poll in self._polls.values():
+        for poll in self.polls.values():
             poll.hasten()
 
     def start(self, found: Found) -> None:
         """Poll from now on; pass listed addresses to ``found``."""
         self._found = found
-        for poll in self._polls.values():
+        for poll in self.polls.values():
             self._start(poll)
 
     def _start(self, poll: _Poll) -> None:
@@ -149,15 +145,10 @@ class Discovery:
 
     async def close(self) -> None:
         """End all queries."""
-        tasks = [poll.task for poll in self._polls.values() if poll.task is not None]
+        tasks = [poll.task for poll in self.polls.values() if poll.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _question(self, lookupd: str) -> str:
-        if self._topic is None:
-            return question(lookupd, "nodes")
-        return question(lookupd, "lookup", topic=self._topic)
 
     async def _ask_often(self, poll: _Poll) -> None:
         loop = asyncio.get_running_loop()
@@ -198,13 +189,13 @@ class Discovery:
         # Not kept, unlike the answer: an nsqd that still drains refuses the next publish, but one
         # that no longer does would be skipped for as long as the nsqlookupd fails.
         was_draining, poll.draining = poll.draining, set()
-        if was_draining or not any(each.unanswered_since is None for each in self._polls.values()):
+        if was_draining or not any(each.unanswered_since is None for each in self.polls.values()):
             self._report()
 
     def _report(self) -> None:
         if self._found is None:
             return
-        polls = list(self._polls.values())
+        polls = list(self.polls.values())
         draining = frozenset[str]().union(*(poll.draining for poll in polls))
         answering = [poll for poll in polls if poll.unanswered_since is None]
         if answering:

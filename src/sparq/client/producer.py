@@ -321,11 +321,7 @@ class Producer(Connecting):
             self._expire_in_time(publish)
         self._idle.clear()
         self.under_way += 1
-        # Never past the queue, even if a connection could take this publish now.
-        if self._queue or (link := self._next_link(publish, now)) is None:
-            self._enqueue(publish)
-        else:
-            self._send(publish, link, now)
+        self._send_or_queue(publish, now)
         return publish
 
     # Publishing without waiting
@@ -512,7 +508,7 @@ class Producer(Connecting):
         while self._queue:
             publish = next(iter(self._queue))
             self._dequeue(publish)
-            self._dispatch(publish)
+            self._fail_closed(publish)
         await self._disconnect()
 
     # Answers
@@ -555,23 +551,41 @@ class Producer(Connecting):
         self, publish: PendingPublish, link: Connection, answer: bytes | Exception
     ) -> None:
         """Handle any other answer or a loss: send again, unless the publish is at fault."""
-        if isinstance(answer, bytes):
-            # This request is no longer among the connection's: the loss does not fail it once more.
-            link.fail(WrongPeerError(f"{link.address} answered a publish with {answer[:80]!r}"))
-        elif isinstance(answer, RemoteError):
-            self._refused(publish, link, answer)
-            return
+        if isinstance(answer, RemoteError):
+            if self._is_final(publish, link, answer):
+                self._fail(publish, answer)
+                return
         elif isinstance(answer, ConnectionLostError) and answer.executed is False:
             publish.spared += 1
-            self._send_again(publish)
-            return
-        publish.unanswered += 1
-        self._send_again(publish)
+        else:
+            publish.unanswered += 1
+            if isinstance(answer, bytes):
+                text = f"{link.address} answered a publish with {answer[:80]!r}"
+                link.fail(WrongPeerError(text))
+        publish.is_sent = False
+        now = asyncio.get_running_loop().time()
+        if self._ended:
+            self._fail_closed(publish)
+        elif now >= publish.deadline:
+            self._fail(publish, self._given_up(publish, LATE))
+        elif publish.attempts - publish.spared >= self.config.publish_attempts:
+            self._fail(publish, self._given_up(publish, TRIED))
+        elif publish.refusal is None:
+            self._send_or_queue(publish, now)
+        else:
+            # Sent even beyond the limit, which is rare: in the queue it could wait for its own
+            # refusal.
+            others = self._without_draining() or ()
+            other = next((each for each in others if each.address not in publish.refused_by), None)
+            if other is None:
+                self._fail(publish, publish.refusal)
+            else:
+                self._send(publish, other, now)
 
-    def _refused(self, publish: PendingPublish, link: Connection, error: RemoteError) -> None:
+    def _is_final(self, publish: PendingPublish, link: Connection, error: RemoteError) -> bool:
+        """Note a refusal; return whether no other nsqd would accept the publish."""
         if error.drained:
             publish.spared += 1  # certainly not stored
-        is_final = False
         if error.drained == DRAINING:
             until = self._draining.get(link.address)
             if until is None:
@@ -579,31 +593,15 @@ class Producer(Connecting):
                 log.info(text, link.address, extra={"nsqd": link.address})
             if until != LISTED:
                 self._draining[link.address] = asyncio.get_running_loop().time() + RETRY_SECONDS
-            is_final = self._without_draining() is None
-        elif error.code in STORAGE_REFUSALS:
+            return self._without_draining() is None
+        if error.code in STORAGE_REFUSALS:
             # Go's nsqd may have stored the first part of an MPUB.
             partly = error.code == "E_MPUB_FAILED" and "sparq_version" not in link.facts
             publish.unanswered += partly
             publish.refusal = error
             publish.refused_by += (link.address,)
-        else:
-            is_final = error.code != "E_AUTH_FAILED"
-        if is_final:
-            self._fail(publish, error)
-        else:
-            self._send_again(publish)
-
-    def _send_again(self, publish: PendingPublish) -> None:
-        publish.is_sent = False
-        late = asyncio.get_running_loop().time() >= publish.deadline
-        if late or not self._has_attempts(publish):
-            self._fail(publish, self._given_up(publish, LATE if late else TRIED))
-        else:
-            self._expire_in_time(publish)
-            self._dispatch(publish)
-
-    def _has_attempts(self, publish: PendingPublish) -> bool:
-        return publish.attempts - publish.spared < self.config.publish_attempts
+            return False
+        return error.code != "E_AUTH_FAILED"
 
     # Sending
 
@@ -613,27 +611,15 @@ class Producer(Connecting):
             loop = asyncio.get_running_loop()
             publish.timer = loop.call_at(publish.deadline, self._expire, publish)
 
-    def _dispatch(self, publish: PendingPublish) -> None:
-        """Send, queue or fail a publish that was queued or sent before."""
-        if self._ended:
-            failed = f"publish failed, {CLOSED}"
-            sent = publish.attempts
-            self._fail(publish, self._given_up(publish, failed) if sent else ClosedError(CLOSED))
-            return
-        now = asyncio.get_running_loop().time()
-        if publish.refusal is not None:
-            # Sent even beyond the limit, which is rare: in the queue it could wait for its own
-            # refusal.
-            others = self._without_draining() or ()
-            other = next((each for each in others if each.address not in publish.refused_by), None)
-            if other is None:
-                self._fail(publish, publish.refusal)
-            else:
-                self._send(publish, other, now)
-        elif (link := self._next_link(publish, now)) is not None:
-            self._send(publish, link, now)
+    def _send_or_queue(self, publish: PendingPublish, now: float) -> None:
+        # Never past the queue, even if a connection could take this publish now.
+        if self._queue or (link := self._next_link(publish, now)) is None:
+            self._expire_in_time(publish)
+            self._queue[publish] = None
+            self._queue_bytes += len(publish.command)
+            self._queue_empty.clear()
         else:
-            self._enqueue(publish)
+            self._send(publish, link, now)
 
     def _next_link(self, publish: PendingPublish, now: float) -> Connection | None:
         """Return the next connection in turn that can take a publish; None: it must wait."""
@@ -679,6 +665,8 @@ class Producer(Connecting):
             # message cannot be stored twice.
             self.resent += publish.message_count * (publish.unanswered - publish.resent)
             publish.resent = publish.unanswered
+        if publish.attempts:
+            self._expire_in_time(publish)
         publish.attempts += 1
         publish.is_sent = True
         link.ask(publish.command, publish, now)
@@ -706,12 +694,6 @@ class Producer(Connecting):
         self._check_timer = loop.call_at(due, self._check, due)
 
     # The queue
-
-    def _enqueue(self, publish: PendingPublish) -> None:
-        self._expire_in_time(publish)
-        self._queue[publish] = None
-        self._queue_bytes += len(publish.command)
-        self._queue_empty.clear()
 
     def _dequeue(self, publish: PendingPublish) -> None:
         """Remove a publish from the queue, if it is there."""
@@ -748,6 +730,11 @@ class Producer(Connecting):
         self.failed += publish.message_count
         publish.outcome.set_exception(error)
         self._end_publish(publish)
+
+    def _fail_closed(self, publish: PendingPublish) -> None:
+        failed = f"publish failed, {CLOSED}"
+        sent = publish.attempts
+        self._fail(publish, self._given_up(publish, failed) if sent else ClosedError(CLOSED))
 
     def _expire(self, publish: PendingPublish) -> None:
         self._dequeue(publish)

@@ -61,7 +61,11 @@ class Session(Closing):
         **options: Any,
     ) -> None:
         self.config = Config.of(config, options)
-        self._nsqds, self._lookupds = read_sources(nsqd_tcp_addresses, lookupd_http_addresses)
+        nsqds, lookupds = read_sources(nsqd_tcp_addresses, lookupd_http_addresses)
+        self._addresses: dict[str, Any] = {
+            "nsqd_tcp_addresses": nsqds,
+            "lookupd_http_addresses": lookupds,
+        }
         self._made: list[SessionHandle] = []
         self._thread = LoopThread()
 
@@ -76,8 +80,9 @@ class Session(Closing):
             ValueError, TypeError: as for the session.
             ClosedError: the session is closed, or was made by another process.
         """
-        made = BlockingProducer(self._thread, config=self.config, **self._addresses(), **options)
-        return self._keep(made)
+        return self._keep(
+            BlockingProducer(self._thread, config=self.config, **self._addresses, **options)
+        )
 
     def consumer(self, topic: str, channel: str, **options: Any) -> BlockingConsumer:
         """Make a consumer of a channel, which starts to receive at once.
@@ -96,18 +101,16 @@ class Session(Closing):
             ValueError, TypeError: as for the session, or a name is not valid.
             ClosedError: the session is closed, or was made by another process.
         """
-        made = BlockingConsumer(
-            self._thread, topic, channel, config=self.config, **self._addresses(), **options
+        return self._keep(
+            BlockingConsumer(
+                self._thread, topic, channel, config=self.config, **self._addresses, **options
+            )
         )
-        return self._keep(made)
 
     def _keep(self, made: Made) -> Made:
         self._made = [each for each in self._made if not each.closed]
         self._made.append(made)
         return made
-
-    def _addresses(self) -> dict[str, Any]:
-        return {"nsqd_tcp_addresses": self._nsqds, "lookupd_http_addresses": self._lookupds}
 
     def close(self) -> None:
         """Close the session's producers and consumers, and end its thread.
