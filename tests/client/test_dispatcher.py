@@ -30,13 +30,15 @@ async def test_an_unanswered_publish_is_sent_again_and_counted() -> None:
         await connected(producer, 2)
         publishes = [asyncio.create_task(producer.publish("t", b"%d" % n)) for n in range(10)]
         await until(lambda: len(stored) == 10)
+        lost = len(dying.lines(b"PUB"))  # five, unless a stall makes it seem silent
         dying.peers[0].hang_up()
         receipts = await asyncio.gather(*publishes)
 
         assert {receipt.nsqd for receipt in receipts} == {living.address}
-        assert sorted((r.attempts, r.resent) for r in receipts) == [(1, 0)] * 5 + [(2, 1)] * 5
-        assert producer.resent == 5
-        assert len(stored) == 15
+        expected = [(1, 0)] * (10 - lost) + [(2, 1)] * lost
+        assert sorted((each.attempts, each.resent) for each in receipts) == expected
+        assert producer.resent == lost > 0
+        assert len(stored) == 10 + lost
 
 
 async def test_a_publish_is_sent_at_most_publish_attempts_times() -> None:
