@@ -9,14 +9,13 @@ from sparq.daemon.options import LoggingOptions
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.options.declare import flags_of
 from sparq.program.flags import parse
-from tests.support import log_flags
 
 SECOND = 1_000_000_000
 ONLY_IN_SPARQ = {
     *("allow-broadcast-address", "debug-routes", "http-request-timeout", "http-token"),
     *("audit-file", "token-file", "require-token"),
     *("max-connections", "max-connections-per-address", "max-names", "max-registrations"),
-    *("go-compatible", *log_flags.NAMES),
+    *("go-compatible", "log-format", "log-utc", "log-repeats"),
 }
 
 

@@ -25,7 +25,7 @@ ROWS: Final = {
     ),
     "S-3": (
         "topics, channels, connections and the bytes of a topic can be limited",
-        ("scenarios/starting/test_nsqd_flags.py", "scenarios/overload/test_low_rates.py"),
+        ("scenarios/starting/test_flags.py", "scenarios/overload/test_low_rates.py"),
     ),
     "N-1": (
         "silent connections are closed: before the magic bytes, in a handshake, in an HTTP head",
@@ -38,7 +38,7 @@ ROWS: Final = {
     "N-3": ("sizes are checked before memory is allocated", (f"{HERE}test_bounds.py",)),
     "N-4": (
         "connections of unreachable peers are closed; heartbeats can be required",
-        ("scenarios/protocol/test_identify_options.py", "scenarios/starting/test_nsqd_flags.py"),
+        ("scenarios/protocol/test_identify_options.py", "protocol/test_identify.py"),
     ),
     "N-5": (
         "the size of decompressed data is bounded",
@@ -50,7 +50,7 @@ ROWS: Final = {
     ),
     "N-7": (
         "IDENTIFY and AUTH bodies are bounded in size, nesting depth and number range",
-        (f"{HERE}test_json.py", "scenarios/starting/test_nsqd_flags.py"),
+        (f"{HERE}test_json.py", "protocol/test_identify.py"),
     ),
     "N-8": (
         "no client can finish, requeue or touch another client's messages",
@@ -83,7 +83,7 @@ ROWS: Final = {
     ),
     "A-4": (
         "nsqlookupd can check the broadcast addresses of nsqds, and limit each peer",
-        (f"{HERE}test_lookup_peers.py", "scenarios/starting/test_nsqlookupd_flags.py"),
+        (f"{HERE}test_lookup_peers.py", "scenarios/starting/test_flags.py"),
     ),
     "A-5": (
         "no output contains a secret",
