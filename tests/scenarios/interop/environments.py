@@ -13,8 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -22,7 +20,6 @@ ROOT = HERE.parents[2]
 ENVIRONMENTS = ROOT / ".venvs"
 BUILD_LOCK = ROOT / "locks" / "build.txt"
 INSTALL_SECONDS_MAX = 240
-AT_ONCE = 4
 
 
 class Missing(Exception):
@@ -52,12 +49,6 @@ def client_command(name: str) -> tuple[list[str], dict[str, str]]:
         return [str(home / "bin" / "python"), f"{script}.py"], dict(os.environ)
     node_path = {"NODE_PATH": str(home / "node_modules")}
     return ["node", f"{script}.js"], {**os.environ, **node_path}
-
-
-def prepare(names: Iterable[str]) -> None:
-    """Create environments in parallel, since each mostly waits for the network."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(lambda name: made(name, ENVIRONMENTS / name), names))
 
 
 @functools.cache

@@ -1,15 +1,16 @@
-"""Which foreign client has which of NSQ's features, and the expected outcome of each test.
+"""Which foreign client has which of NSQ's features: the cells that are tested, and docs/clients.md.
 
-1. A cell is a client and a feature. It is ABSENT (the client lacks the feature: there is no test),
-   BROKEN (there is a test, and it must fail, because of a bug of the client), or it works.
-2. Every cell that is not plainly "yes" has a reason, which becomes a footnote of docs/clients.md.
-3. A run adds no date or machine to the page: the same outcomes always give the same page.
+    python -m tests.scenarios.interop.matrix     write the page
+
+A cell is a client and a feature. It is ABSENT, with the reason, or a test shows that it works; a
+reason or a note becomes a footnote of the page.
 """
+
+from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from tests.scenarios.interop.environments import HERE, ROOT, is_python
 
 PAGE = ROOT / "docs" / "clients.md"
-CLIENTS = ("pynsq", "gnsq", "ansq", "asyncnsq", "nsq-py", "nsqjs", "squeaky")
+CLIENTS = ("pynsq", "gnsq", "ansq", "nsqjs", "squeaky")
 FEATURES = {
     "publish": "PUB",
     "mpub": "MPUB",
@@ -45,38 +46,18 @@ ABSENT: dict[Cell, str] = {
     ("ansq", "tls"): "The client raises `NotImplementedError` where nsqd grants this.",
     ("ansq", "snappy"): "The client raises `NotImplementedError` where nsqd grants this.",
     ("ansq", "deflate"): "The client raises `NotImplementedError` where nsqd grants this.",
+    ("ansq", "auth"): (
+        "nsqd answers the client's AUTH correctly, but the client does not record that it is"
+        " authorized: its next command raises `NSQUnauthorized` and is not sent."
+    ),
     ("ansq", "layers"): "The client raises `NotImplementedError` where nsqd grants this.",
-    ("asyncnsq", "backoff"): NO_BACKOFF,
-    ("nsq-py", "deferred"): "The client has no command for deferred publishing.",
-    ("nsq-py", "backoff"): NO_BACKOFF,
-    ("nsq-py", "snappy"): NO_COMPRESSION,
-    ("nsq-py", "deflate"): NO_COMPRESSION,
-    ("nsq-py", "layers"): NO_COMPRESSION,
     ("squeaky", "backoff"): NO_BACKOFF,
+    ("squeaky", "heartbeats"): "The client cannot request an interval.",
     ("squeaky", "tls"): "The client has no TLS.",
     ("squeaky", "snappy"): NO_COMPRESSION,
     ("squeaky", "deflate"): NO_COMPRESSION,
     ("squeaky", "auth"): "The client has no AUTH.",
     ("squeaky", "layers"): "The client has none of the three.",
-}
-# The client's error text for each known failure: any other failure is a new one.
-SYMPTOMS: dict[Cell, str] = {
-    ("ansq", "auth"): "NSQUnauthorized: NSQ server requires client authorization",
-    ("asyncnsq", "tls"): "got an unexpected keyword argument 'loop'",
-    ("asyncnsq", "layers"): "got an unexpected keyword argument 'loop'",
-}
-ASYNCNSQ_TLS = (
-    "The client starts TLS on a socket that asyncio's transport still owns, with an argument"
-    " `loop` that Python 3.10 removed, and with TLS 1.0 only. Its metadata require Python 3.6"
-    " to 3.9."
-)
-BROKEN: dict[Cell, str] = {
-    ("ansq", "auth"): (
-        "nsqd answers the client's AUTH correctly, but the client does not record that it is"
-        " authorized: its next command raises `NSQUnauthorized` and is not sent."
-    ),
-    ("asyncnsq", "tls"): ASYNCNSQ_TLS,
-    ("asyncnsq", "layers"): ASYNCNSQ_TLS,
 }
 GNSQ_LAYERS = (
     "Its `Producer` cannot process the `OK` after an upgrade (`KeyError`), so the test publishes"
@@ -96,64 +77,22 @@ NOTES: dict[Cell, str] = {
     ("gnsq", "deflate"): GNSQ_LAYERS,
     ("gnsq", "layers"): GNSQ_LAYERS,
     ("gnsq", "refusal"): f"{NEW_CONNECTION} automatically.",
-    ("asyncnsq", "discovery"): (
-        "With discovery the client sends no IDENTIFY, so its options have no effect."
-    ),
-    ("nsq-py", "tls"): (
-        "The client requests TLS 1.0 only, for which OpenSSL 3 has no ciphers: the test redefines"
-        " `ssl.PROTOCOL_TLSv1` as any version."
-    ),
-    ("nsq-py", "refusal"): f"{NEW_CONNECTION} when its user calls `check_connections`.",
     ("nsqjs", "refusal"): f"{NEW_CONNECTION} when its user makes a new `Writer`.",
-    ("squeaky", "heartbeats"): (
-        "The client cannot request an interval: the test's proxy adds one to its IDENTIFY."
-    ),
     ("squeaky", "refusal"): f"{NEW_CONNECTION} when its user makes a new `Publisher`.",
 }
 
 # Differences that tests must allow for: clients that close their connection on any refused
-# publish, clients that cannot request a heartbeat interval, and clients that work over a layer
-# only with few, small messages.
-CLOSES_ON_REFUSAL = {"gnsq", "nsq-py", "nsqjs", "squeaky"}
-NO_HEARTBEAT_SETTING = {"squeaky"}
+# publish, and clients that work over a layer only with few, small messages.
+CLOSES_ON_REFUSAL = {"gnsq", "nsqjs", "squeaky"}
 FEW_AND_SMALL = {("pynsq", "snappy")}
-
-WORKS, FAILS, LACKS = "yes", "fails", "no"
 
 
 def cell(feature: str) -> Callable[[Any], Any]:
     """Run the decorated test of `feature` once for each client that has the feature."""
     assert feature in FEATURES
-
-    def clients_that_have_it() -> list[Any]:
-        broken = {name: reason for (name, of), reason in BROKEN.items() if of == feature}
-        return [
-            pytest.param(
-                name,
-                marks=[pytest.mark.xfail(strict=True, reason=broken[name])]
-                if name in broken
-                else [],
-            )
-            for name in CLIENTS
-            if (name, feature) not in ABSENT
-        ]
-
-    def marked(test: Any) -> Any:
-        return pytest.mark.feature(feature)(
-            pytest.mark.parametrize("name", clients_that_have_it())(test)
-        )
-
-    return marked
-
-
-def tested_cells() -> set[Cell]:
-    """All cells with a test."""
-    return {(name, feature) for name in CLIENTS for feature in FEATURES} - set(ABSENT)
-
-
-def expected() -> dict[Cell, str]:
-    """The expected outcome of every test, according to the tables above."""
-    return {one: FAILS if one in BROKEN else WORKS for one in tested_cells()}
+    return pytest.mark.parametrize(
+        "name", [name for name in CLIENTS if (name, feature) not in ABSENT]
+    )
 
 
 def version(name: str) -> str:
@@ -167,34 +106,31 @@ def version(name: str) -> str:
     return str(json.loads(lock)["packages"][f"node_modules/{name}"]["version"])
 
 
-def render(outcomes: Mapping[Cell, str]) -> str:
-    """Render the page from the outcomes of all tested cells."""
+def render() -> str:
+    """Render the page."""
     notes: list[str] = []
     rows = [
         ["", *FEATURES.values()],
         ["---", *(":---:" for _ in FEATURES)],
-        *([f"{name} {version(name)}", *row(name, outcomes, notes)] for name in CLIENTS),
+        *([f"{name} {version(name)}", *row(name, notes)] for name in CLIENTS),
     ]
     table = "\n".join("| " + " | ".join(line) + " |" for line in rows)
     foot = "\n".join(f"{number}. {note}" for number, note in enumerate(notes, 1))
     return (HERE / "clients.md.in").read_text().format(table=table, notes=foot)
 
 
-def row(name: str, outcomes: Mapping[Cell, str], notes: list[str]) -> list[str]:
+def row(name: str, notes: list[str]) -> list[str]:
     """Return a client's cells; footnotes that are not yet in `notes` are added to it."""
     cells = []
     for feature in FEATURES:
         one = (name, feature)
-        reason = ABSENT.get(one) or BROKEN.get(one) or NOTES.get(one)
+        reason = ABSENT.get(one) or NOTES.get(one)
         if reason and reason not in notes:
             notes.append(reason)
         mark = f" [{notes.index(reason) + 1}]" if reason else ""
-        cells.append((LACKS if one in ABSENT else outcomes[one]) + mark)
+        cells.append(("no" if one in ABSENT else "yes") + mark)
     return cells
 
 
-def write(outcomes: Mapping[Cell, str], page: Path = PAGE) -> None:
-    """Write the page if its text changed."""
-    text = render(outcomes)
-    if not page.exists() or page.read_text() != text:
-        page.write_text(text)
+if __name__ == "__main__":
+    PAGE.write_text(render())

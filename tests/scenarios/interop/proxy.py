@@ -1,31 +1,23 @@
 """A proxy between a client and nsqd that records every byte the client sends.
 
-It forwards everything unchanged, with one exception: on request, it adds a heartbeat interval to
-an IDENTIFY, for a client that has no setting for it.
+It forwards everything unchanged.
 """
 
 import contextlib
-import io
-import json
 import socket
-import struct
 import threading
 from collections.abc import Callable
 from typing import Self
 
-from tests.support.v2_client import MAGIC
-
 CHUNK_BYTES = 1 << 16
-IDENTIFY = MAGIC + b"IDENTIFY\n"
 
 
 class Proxy:
     """Clients connect to `address`; `sent` has the bytes that each connection has sent so far."""
 
-    def __init__(self, nsqd: str, heartbeat_ms: int | None = None) -> None:
+    def __init__(self, nsqd: str) -> None:
         host, port = nsqd.split(":")
         self._nsqd = (host, int(port))
-        self._heartbeat_ms = heartbeat_ms
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.sent: list[bytearray] = []
@@ -50,8 +42,6 @@ class Proxy:
 
     def _up(self, client: socket.socket, server: socket.socket, sent: bytearray) -> None:
         with contextlib.suppress(OSError):
-            if self._heartbeat_ms is not None:
-                self._identify(client, server, sent)
             while data := client.recv(CHUNK_BYTES):
                 sent += data
                 server.sendall(data)
@@ -63,16 +53,6 @@ class Proxy:
             while data := server.recv(CHUNK_BYTES):
                 client.sendall(data)
             client.shutdown(socket.SHUT_WR)
-
-    def _identify(self, client: socket.socket, server: socket.socket, sent: bytearray) -> None:
-        with client.makefile("rb", buffering=0) as reader:
-            start = read_exactly(reader, len(IDENTIFY))
-            assert start == IDENTIFY, start
-            (size,) = struct.unpack(">i", read_exactly(reader, 4))
-            asked = json.loads(read_exactly(reader, size))
-        body = json.dumps({**asked, "heartbeat_interval": self._heartbeat_ms}).encode()
-        sent += IDENTIFY
-        server.sendall(IDENTIFY + struct.pack(">i", len(body)) + body)
 
     def conversation(self, word: bytes) -> bytes:
         """Return the bytes of the first connection that has sent `word`; b"" if none has."""
@@ -91,11 +71,3 @@ class Proxy:
             thread.join()
         for one in self._sockets:
             one.close()
-
-
-def read_exactly(reader: io.RawIOBase, size: int) -> bytes:
-    """Read exactly `size` bytes; fewer only at the end of the stream."""
-    data = b""
-    while len(data) < size and (more := reader.read(size - len(data))):
-        data += more
-    return data

@@ -2,23 +2,23 @@
 
 A client is a script under `clients/` that runs as a separate process and prints its deliveries.
 nsqd's /stats, and a proxy that records the client's bytes, show what nsqd received. `matrix` lists
-which client has which feature; docs/clients.md is generated from the outcomes.
+which client has which feature.
 """
 
 import os
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
 
+from tests.client.authd import SECRET, running_authd
 from tests.scenarios.interop import matrix
-from tests.scenarios.interop.authd import SECRET, Authd
-from tests.scenarios.interop.environments import Missing, client_command, prepare
+from tests.scenarios.interop.environments import Missing
 from tests.scenarios.interop.matrix import cell
 from tests.scenarios.interop.proxy import Proxy
 from tests.scenarios.interop.running import Client, eventually
@@ -107,18 +107,14 @@ def start(name: str) -> Iterator[Start]:
     with ExitStack() as running:
 
         def start_client(told: dict[str, Any]) -> Client:
-            client = started(name, told)
+            try:
+                client = Client(name, told)
+            except Missing as missing:
+                pytest.skip(f"needs {missing}")
             running.callback(client.close)
             return client
 
         yield start_client
-
-
-def started(name: str, told: dict[str, Any]) -> Client:
-    try:
-        return Client(name, told)
-    except Missing as missing:
-        pytest.skip(f"needs {missing}")
 
 
 def topic_of(name: str, feature: str) -> str:
@@ -132,39 +128,6 @@ def drained(nsqd: NsqdServer, topic: str) -> dict[str, Any]:
         lambda: nsqd.channel(topic, "interop"),
         lambda channel: bool(channel) and not any(channel[count] for count in waiting),
     )
-
-
-def crowd(
-    request: pytest.FixtureRequest, feature: str, tell: Callable[[str], dict[str, Any]]
-) -> Iterator[dict[str, Client]]:
-    """Start clients that work in parallel, since they mostly wait.
-
-    Only clients that selected tests need, and that this machine can run, are started.
-    """
-    items = [
-        item
-        for item in request.session.items
-        if isinstance(item, pytest.Function) and item.get_closest_marker("skip") is None
-    ]
-    wanted = {item.callspec.params["name"] for item in items if feature in item.fixturenames}
-    clients: dict[str, Client] = {}
-    prepare(sorted(wanted))
-    with ExitStack() as running:
-        for name in sorted(wanted):
-            with suppress(Missing):
-                clients[name] = Client(name, tell(name))
-                running.callback(clients[name].close)
-        yield clients
-
-
-def one_of(clients: dict[str, Client], name: str) -> Client:
-    """Return the client of that name; skip the test if this machine cannot run it."""
-    if name not in clients:
-        try:
-            client_command(name)
-        except Missing as missing:
-            pytest.skip(f"needs {missing}")
-    return clients[name]
 
 
 class JobResult:
@@ -188,34 +151,24 @@ class JobResult:
 
 
 @pytest.fixture(scope="module")
-def working(request: pytest.FixtureRequest, nsqd: NsqdServer) -> Iterator[dict[str, Client]]:
-    def tell(name: str) -> dict[str, Any]:
-        deferred = [] if (name, "deferred") in matrix.ABSENT else ["later"]
-        return job(
-            nsqd.tcp,
-            topic_of(name, "day"),
-            publish=[*ONE_BY_ONE, *PLANS],
-            multi_publish=TOGETHER,
-            defer=deferred,
-            plans=PLANS,
-        )
-
-    yield from crowd(request, "working", tell)
-
-
-@pytest.fixture(scope="module")
 def days() -> dict[str, JobResult]:
     """Completed results, by client."""
     return {}
 
 
 @pytest.fixture
-def day(
-    name: str, working: dict[str, Client], days: dict[str, JobResult], nsqd: NsqdServer
-) -> JobResult:
+def day(name: str, start: Start, days: dict[str, JobResult], nsqd: NsqdServer) -> JobResult:
     """The result of one job that uses most features."""
     if name not in days:
-        days[name] = JobResult(one_of(working, name), nsqd)
+        told = job(
+            nsqd.tcp,
+            topic_of(name, "day"),
+            publish=[*ONE_BY_ONE, *PLANS],
+            multi_publish=TOGETHER,
+            defer=["later"],
+            plans=PLANS,
+        )
+        days[name] = JobResult(start(told), nsqd)
     return days[name]
 
 
@@ -299,44 +252,18 @@ def test_backoff(name: str, start: Start, nsqd: NsqdServer) -> None:
     assert words.index(b"FIN") > probed, words
 
 
-class IdleJob:
-    """The job of a client that stays idle, through its own proxy."""
-
-    def __init__(self, name: str, nsqd: NsqdServer, running: ExitStack) -> None:
-        own = None if name in matrix.NO_HEARTBEAT_SETTING else HEARTBEAT_MS
-        self.proxy = running.enter_context(
-            Proxy(nsqd.tcp, heartbeat_ms=HEARTBEAT_MS if own is None else None)
-        )
-        self.job = job(self.proxy.address, topic_of(name, "idle"), heartbeat_ms=own or 30_000)
-
-
-@pytest.fixture(scope="module")
-def idling(
-    request: pytest.FixtureRequest, nsqd: NsqdServer
-) -> Iterator[tuple[dict[str, Client], dict[str, IdleJob]]]:
-    idlers: dict[str, IdleJob] = {}
-    with ExitStack() as running:
-
-        def tell(name: str) -> dict[str, Any]:
-            idlers[name] = IdleJob(name, nsqd, running)
-            return idlers[name].job
-
-        for clients in crowd(request, "idling", tell):
-            yield clients, idlers
-
-
 @cell("heartbeats")
-def test_heartbeats(
-    name: str, idling: tuple[dict[str, Client], dict[str, IdleJob]], nsqd: NsqdServer
-) -> None:
+def test_heartbeats(name: str, start: Start, nsqd: NsqdServer) -> None:
     """An idle connection that answers heartbeats stays open, and delivers a later message."""
-    client, idler = one_of(idling[0], name), idling[1][name]
-    client.published()
-    eventually(lambda: idler.proxy.conversation(b"SUB "), lambda said: said.count(b"NOP\n") >= 4)
-    nsqd.post(f"/pub?topic={idler.job['topic']}", b"at last")
+    topic = topic_of(name, "idle")
+    with Proxy(nsqd.tcp) as proxy:
+        client = start(job(proxy.address, topic, heartbeat_ms=HEARTBEAT_MS))
+        client.published()
+        eventually(lambda: proxy.conversation(b"SUB "), lambda said: said.count(b"NOP\n") >= 3)
+        nsqd.post(f"/pub?topic={topic}", b"at last")
 
-    assert ["at last"] == [delivery["body"] for delivery in client.deliveries(1)]
-    assert 1 == sum(b"SUB " in sent for sent in idler.proxy.sent)
+        assert ["at last"] == [delivery["body"] for delivery in client.deliveries(1)]
+        assert 1 == sum(b"SUB " in sent for sent in proxy.sent)
 
 
 @cell("discovery")
@@ -421,7 +348,7 @@ def test_deflate(name: str, start: Start, nsqd: NsqdServer) -> None:
 @pytest.fixture(scope="module")
 def guarded(certified: tuple[str, ...], folder: Path) -> Iterator[NsqdServer]:
     """An nsqd that requires AUTH, and offers TLS."""
-    with Authd() as authd:
+    with running_authd() as authd:
         flags = (f"--auth-http-address={authd.address}", *certified)
         with spawn_nsqd(folder, *flags, name="guarded") as server:
             yield server
@@ -446,7 +373,9 @@ def test_tls_deflate_and_auth_together(
     wishes = {"tls": authority_file, "compression": "deflate", "secret": SECRET}
     consumer, sent = over(name, "layers", start, guarded, **wishes)
 
-    assert (True, True, "ali") == tuple(consumer[of] for of in ("tls", "deflate", "auth_identity"))
+    assert (True, True, "somebody") == tuple(
+        consumer[of] for of in ("tls", "deflate", "auth_identity")
+    )
     assert [] == in_the_clear(sent)
 
 

@@ -1,7 +1,4 @@
-"""Runs ansq's create_writer and create_reader on asyncio, used as ansq's documentation describes.
-
-Neither can send AUTH: with a secret, this script uses ansq's connections directly.
-"""
+"""Runs ansq's create_writer and create_reader on asyncio, used as ansq's documentation describes."""
 
 import asyncio
 
@@ -13,18 +10,8 @@ OPTIONS = ansq.ConnectionOptions(
     features=ansq.ConnectionFeatures(
         msg_timeout=JOB["msg_timeout_ms"],
         heartbeat_interval=JOB["heartbeat_ms"],
-        tls_v1=JOB["tls"] is not None,
-        snappy=JOB["compression"] == "snappy",
-        deflate=JOB["compression"] == "deflate",
     )
 )
-
-
-async def authorized_connection():
-    host, port = JOB["nsqd"].split(":")
-    connection = await ansq.open_connection(host, int(port), connection_options=OPTIONS)
-    await connection.auth(JOB["secret"])
-    return connection
 
 
 def refused(answer):
@@ -32,10 +19,7 @@ def refused(answer):
 
 
 async def publish():
-    if JOB["secret"]:
-        writer = await authorized_connection()
-    else:
-        writer = await ansq.create_writer([JOB["nsqd"]], OPTIONS)
+    writer = await ansq.create_writer([JOB["nsqd"]], OPTIONS)
     topic = JOB["topic"]
     say("publishing")
     answers = [await writer.pub(topic, body) for body in bodies("publish")]
@@ -58,20 +42,16 @@ async def insist(writer):
 
 
 async def consume():
-    if JOB["secret"]:
-        reader = await authorized_connection()
-        await reader.subscribe(JOB["topic"], JOB["channel"], JOB["max_in_flight"])
-    else:
-        reader = await ansq.create_reader(
-            JOB["topic"],
-            JOB["channel"],
-            nsqd_tcp_addresses=None if JOB["lookupd"] else [JOB["nsqd"]],
-            lookupd_http_addresses=[JOB["lookupd"]] if JOB["lookupd"] else None,
-            lookupd_poll_interval=1000,
-            connection_options=OPTIONS,
-        )
-        for connection in reader.connections:
-            await connection.rdy(JOB["max_in_flight"])
+    reader = await ansq.create_reader(
+        JOB["topic"],
+        JOB["channel"],
+        nsqd_tcp_addresses=None if JOB["lookupd"] else [JOB["nsqd"]],
+        lookupd_http_addresses=[JOB["lookupd"]] if JOB["lookupd"] else None,
+        lookupd_poll_interval=1000,
+        connection_options=OPTIONS,
+    )
+    for connection in reader.connections:
+        await connection.rdy(JOB["max_in_flight"])
     async with asyncio.TaskGroup() as handlers:
         async for message in reader.messages():
             handlers.create_task(handle(message))
