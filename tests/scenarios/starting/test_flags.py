@@ -17,7 +17,7 @@ from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlooku
 from tests.support.v2_client import FRAME_ERROR, MAGIC, OK, V2Client, fin_each
 from tests.support.waiting import wait_for
 
-LOG_FLAGS = ("--log-utc", "--log-repeats=2", "--debug-routes=false")
+LOG_FLAGS = ("--log-prefix=<here> ", "--log-utc", "--log-repeats=2", "--debug-routes=false")
 NSQD_FLAGS = (
     *("--broadcast-tcp-port=1111", "--broadcast-http-port=2222", "--node-id=77"),
     *("--topology-region=north", "--topology-zone=pole", "--max-connections=9"),
@@ -153,9 +153,11 @@ def test_log_lines_are_in_utc_and_repeats_are_left_out(
             client.sendall(magic + b"NONSENSE\n")
             while client.recv(1 << 16):
                 pass
-    logged = datetime.strptime(server.log_text.split("] ")[1][:19], "%Y/%m/%d %H:%M:%S")
+    lines = server.log_text.splitlines()
+    logged = datetime.strptime(lines[0][len("<here> ") :][:19], "%Y/%m/%d %H:%M:%S")
     after = server.log_text.count("TCP: new client(")
 
     assert after - before <= 2 <= after
+    assert all(line.startswith("<here> 20") for line in lines)
     assert abs(datetime.now(UTC) - logged.replace(tzinfo=UTC)) < timedelta(minutes=10)
     assert server.request("GET", "/debug/pprof/")[0] == 404
