@@ -49,10 +49,9 @@ SLOW_GROUPS = {
     ),
     "tests/scenarios/deploy/": ("make deploy", ("test_rules.py", "test_units.py")),
     "tests/scenarios/interop/test_clients.py": ("make interop", ("[nsqjs", "[pynsq")),
-    "tests/scenarios/security/test_supply.py::test_bandit": ("make security", ()),
     "tests/scenarios/admin_pages/test_pages.py": (
         "make slow-tests ARGS=tests/scenarios/admin_pages",
-        ("[1280]", "[/]", "[/topics]", "filtered_and_paged"),
+        ("[1280]", "[/]", "[/topics]"),
     ),
     "tests/scenarios/admin_pages/test_cross_site.py::test_other_sites": (
         "make slow-tests ARGS=tests/scenarios/admin_pages",
@@ -63,7 +62,7 @@ SLOW_GROUPS = {
     "tests/scenarios/docs/test_generated.py::test_the_site": ("make slow-tests", ()),
     "tests/scenarios/docs/test_pipeline_pages.py": (
         "make slow-tests",
-        ("accepts_its_command_lines", "rules_of_the_pages", "programs_of_sessions"),
+        ("accepts_its_command_lines", "rules_of_the_pages"),
     ),
     "tests/scenarios/docs/test_shell.py::test_the_readmes_cluster": ("make slow-tests", ()),
     "tests/scenarios/pipeline/test_application.py": ("make slow-tests", ()),
@@ -76,10 +75,8 @@ SLOW_GROUPS = {
         "make slow-tests",
         ("nosuch",),
     ),
-    "tests/scenarios/performance/test_pipeline_spark.py": ("make slow-tests", ()),
     "tests/scenarios/spark/test_connect.py": ("make slow-tests", ()),
-    "tests/scenarios/spark/test_nsqds_fail.py": ("make slow-tests", ("commit_is",)),
-    "tests/scenarios/spark/test_reads.py": ("make slow-tests", ("end_at_a_time",)),
+    "tests/scenarios/spark/test_reads.py": ("make slow-tests", ("predicates",)),
     "tests/scenarios/spark/test_session.py": (
         "make slow-tests",
         ("with_its_columns", "continues_from", "exactly_once"),

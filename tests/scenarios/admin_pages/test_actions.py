@@ -6,19 +6,11 @@ import re
 from typing import Any
 
 from sparq.nsqadmin.words import UNKNOWN
-from sparq.protocol.commands import rdy, sub
 from tests.scenarios.admin_pages.browser import Reader
 from tests.scenarios.admin_pages.cluster import Cluster, order
-from tests.scenarios.admin_pages.conftest import opened_page
-from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 
 POLICY = '[[policies]]\ntopic = "act.poli*"\nmax_channels = 2'
-
-
-def paused(cluster: Cluster, topic: str, channel: str) -> set[bool]:
-    """The `paused` states of a channel on all nsqds."""
-    return {nsqd.channel(topic, channel)["paused"] for nsqd in cluster.nsqds}
 
 
 def topic_of(cluster: Cluster, node: int, topic: str) -> dict[str, Any]:
@@ -49,57 +41,11 @@ def wait_for_notice(reader: Reader, *texts: str) -> None:
         reader.wait_for(text, "#result")
 
 
-def open_until(reader: Reader, path: str, selector: str, count: int = 1) -> None:
-    """Open a page of messages until it has `count` elements.
-
-    Such a page is not live, and shows nothing of a new topic or channel before nsqadmin has
-    refreshed its statistics.
-    """
-
-    def has() -> bool:
-        reader.open(path)
-        return reader.page.locator(selector).count() >= count
-
-    wait_for(has, every=0.2)
-
-
 def select_rows(reader: Reader, *rows: int) -> None:
     """Select rows of a message list."""
     boxes = reader.page.locator("tbody input[type=checkbox]")
     for row in rows:
         boxes.nth(row).check()
-
-
-def test_a_channel_is_paused_and_unpaused(reader: Reader, cluster: Cluster) -> None:
-    """Pause and Unpause change the channel on every nsqd; the live page shows it."""
-    cluster.create("act.pause", "c")
-    reader.open("/topics/act.pause/c")
-    press_and_confirm(reader, "Pause", "Pause")
-    wait_for_notice(reader, "Paused: act.pause/c", cluster.nsqds[0].http, cluster.nsqds[1].http)
-    assert paused(cluster, "act.pause", "c") == {True}
-    reader.wait_for("paused", "#live")
-
-    press_and_confirm(reader, "Unpause", "Unpause")
-    wait_for_notice(reader, "Unpaused: act.pause/c")
-    assert paused(cluster, "act.pause", "c") == {False}
-
-
-def test_a_connection_is_closed(reader: Reader, cluster: Cluster) -> None:
-    """The button asks first; then the consumer is disconnected, and the page says so."""
-    cluster.create("act.close", "c")
-    consumer = cluster.consume("act.close", "c", hostname="closing-1")
-    reader.open("/topics/act.close/c")
-    reader.wait_for("closing-1")
-    reader.page.get_by_role("link", name="closing-1").click()
-    reader.page.get_by_role("button", name="Close…").click()
-    assert "most connect again at once" in reader.text("#ask-close")
-    reader.page.locator("#ask-close").get_by_role("button", name="Close").click()
-    reader.wait_for("Closed: ", "#result")
-    reader.wait_for("This connection is closed.")
-    consumer.join(10)
-
-    assert not consumer.is_alive()
-    assert cluster.nsqds[0].channel("act.close", "c")["clients"] == []
 
 
 def test_emptying_and_deleting_require_the_name(reader: Reader, cluster: Cluster) -> None:
@@ -191,36 +137,6 @@ def test_a_channel_is_moved_back_with_the_chart(reader: Reader, cluster: Cluster
     assert cluster.depth("act.replay", "c") == 40
 
 
-def test_dead_letters_are_redriven(reader: Reader, cluster: Cluster) -> None:
-    """The pages show why a message became a dead letter; Redrive returns it to its channel only."""
-    policies = b'{"policies": [{"topic": "act.poison", "max_attempts": 1}]}'
-    nsqd = cluster.nsqds[0]
-    assert nsqd.request("PUT", "/policies", policies)[0] == 200
-    cluster.create("act.poison", "c", "other")
-    cluster.publish("act.poison", b"bad")
-    with V2Client(nsqd) as line:
-        assert line.ask(sub("act.poison", "c")) == OK
-        line.send(rdy(1))
-        (message,) = line.messages(1)
-        line.send(b"REQ %s 0\n" % message.id)
-        wait_for(lambda: nsqd.channel("act.poison.dead", "redrive").get("depth") == 1)
-    open_until(reader, "/dead-letters?topic=act.poison.dead", "#found a")
-    reader.wait_for("c: requeued by", "#found")
-    assert "1 attempt" in reader.text("#found")
-    reader.page.locator("#found a").first.click()
-    reader.wait_for("Last consumer", "main")
-    assert message.id.decode() in reader.text("main")
-    redrive = "button:text-is('Redrive')"
-    open_until(reader, "/dead-letters?topic=act.poison.dead", redrive)
-    select_rows(reader, 0)
-    reader.page.get_by_role("button", name="Redrive", exact=True).click()
-    wait_for_notice(reader, "Redriven: 1 message of act.poison.dead/redrive")
-    assert cluster.depth("act.poison", "c") == 1
-    assert cluster.depth("act.poison", "other") == 1
-    assert cluster.depth("act.poison.dead", "redrive") == 0
-    nsqd.request("DELETE", "/policies")
-
-
 def test_policies_are_previewed_set_and_dropped(reader: Reader, cluster: Cluster) -> None:
     """The page previews the changes of a policy; Set and Drop apply to all nsqds."""
     cluster.create("act.policy", "c")
@@ -250,17 +166,3 @@ def test_policies_are_previewed_set_and_dropped(reader: Reader, cluster: Cluster
     press_and_confirm(reader, "Drop…", "Drop", typed="policies")
     wait_for_notice(reader, "Dropped: all run-time policies; 2 settings")
     assert [nsqd.get_json("/policies")["policies"] for nsqd in cluster.nsqds] == [[], []]
-
-
-def test_the_notice_names_a_node_that_failed(browser: Any, cluster: Cluster) -> None:
-    """If a node does not answer, the notice names it; the action is done on the other node."""
-    cluster.create("act.partly", "c")
-    for reader in opened_page(browser, cluster.url):
-        reader.open("/topics/act.partly/c")
-        cluster.nsqds[1].kill9()
-        try:
-            press_and_confirm(reader, "Pause", "Pause")
-            wait_for_notice(reader, "but not everywhere", f"{cluster.nsqds[1].http} ", "Repeat it")
-        finally:
-            cluster.nsqds[1].start()
-        assert cluster.nsqds[0].channel("act.partly", "c")["paused"]

@@ -18,9 +18,7 @@ GRANTED = {
     "ann": "administer,bodies",
     "otto": "operate",
     "rita": "read",
-    "old": "administer,bodies",
 }
-LAST_DAY = {"old": "2020-01-01"}
 DELETE_AND_EMPTY = ("Empty…", "Delete…")
 
 
@@ -36,11 +34,9 @@ class ProtectedAdmin:
 def protected(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProtectedAdmin]:
-    """Tokens of an administrator, an operator and a reader, and an expired one."""
+    """Tokens of an administrator, an operator and a reader."""
     home = tmp_path_factory.mktemp("guarded")
-    made = {
-        name: tokens.make(name, roles, LAST_DAY.get(name, "")) for name, roles in GRANTED.items()
-    }
+    made = {name: tokens.make(name, roles) for name, roles in GRANTED.items()}
     file = Path(home) / "tokens"
     file.write_text("\n".join(line for _, line in made.values()))
     file.chmod(0o600)
@@ -73,32 +69,6 @@ def signed_in(reader: Reader, token: str) -> None:
     """Sign in, and wait for the first page."""
     sign_in(reader, token)
     reader.page.wait_for_url(f"{reader.url}/")
-
-
-def test_nothing_is_shown_without_a_token(visitor: Reader) -> None:
-    """Without a token, every page and live part answers 401 with a link to the sign-in page."""
-    for path in ("/", "/topics", "/messages?topic=orders", "/audit", "/live?view=/"):
-        answer = visitor.page.goto(visitor.url + path)
-        assert answer.status == 401, path
-        assert "orders" not in visitor.page.inner_text("body"), path
-    visitor.page.goto(visitor.url + "/topics")
-    assert "Sign in first." in visitor.text()
-    assert visitor.page.locator("main a[href^='/signin']").count() == 1
-
-
-@pytest.mark.parametrize("which", ["none", "wrong", "old"])
-def test_an_invalid_or_expired_token_starts_no_session(
-    visitor: Reader, protected: ProtectedAdmin, which: str
-) -> None:
-    """The sign-in page reports an invalid or expired token, and no session starts."""
-    wrong = "nsqadmin_" + "x" * 43
-    sign_in(visitor, {"none": "x", "wrong": wrong, "old": protected.tokens["old"]}[which])
-    visitor.wait_for("not valid", "#result")
-
-    assert "{" not in visitor.text("#result")
-    assert visitor.page.url == f"{visitor.url}/signin"
-    assert visitor.page.context.cookies() == []
-    assert visitor.page.goto(visitor.url + "/topics").status == 401
 
 
 def test_an_action_after_the_sessions_end_asks_to_sign_in(

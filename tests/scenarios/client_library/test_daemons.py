@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,34 +64,6 @@ async def test_published_messages_arrive_in_order(nsqd: NsqdServer) -> None:
     assert consumer.counters.finished == 1002
 
 
-async def test_requeue_touch_and_timeout(nsqd: NsqdServer) -> None:
-    """REQ redelivers after its delay, TOUCH prevents the timeout, a timeout redelivers."""
-    options = {"msg_timeout": 1.0, "max_backoff_duration": 0}
-    clock = asyncio.get_running_loop().time
-    async with consumer_of(nsqd, "again", **options) as consumer, Producer(nsqd.tcp) as producer:
-        await producer.publish("again", b"x")
-        message = await anext(consumer)
-        began = clock()
-        message.requeue(0.3)
-        message = await anext(consumer)
-        assert 0.29 <= clock() - began < 1.5
-        assert message.attempts == 2
-
-        for _ in range(3):
-            await asyncio.sleep(0.6)  # three times that is longer than the message timeout
-            message.touch()
-        assert nsqd.channel("again", "c")["timeout_count"] == 0
-
-        held = clock()
-        message = await anext(consumer)
-        assert clock() - held > 0.9
-        assert message.attempts == 3
-        message.finish()
-        await until(lambda: nsqd.channel("again", "c")["in_flight_count"] == 0)
-        stats = nsqd.channel("again", "c")
-        assert (stats["requeue_count"], stats["timeout_count"]) == (1, 1)
-
-
 async def test_discovery(cluster: tuple[Server, list[NsqdServer]]) -> None:
     """Producer and consumer discover both nsqds and a new topic, and RDY is divided among them."""
     lookupd, nsqds = cluster
@@ -115,10 +86,6 @@ async def test_discovery(cluster: tuple[Server, list[NsqdServer]]) -> None:
         assert Counter(at for _, at in bodies) == {nsqd.tcp: 5 for nsqd in nsqds}
         stats = [nsqd.channel("found", "c")["clients"][0]["ready_count"] for nsqd in nsqds]
         assert stats == [5, 5]
-
-
-def _depth_reached(acknowledged: dict[bytes, int], count: int) -> bool:
-    return len(acknowledged) >= count
 
 
 async def test_kill_9_and_restart(cluster: tuple[Server, list[NsqdServer]]) -> None:
@@ -157,7 +124,8 @@ async def test_kill_9_and_restart(cluster: tuple[Server, list[NsqdServer]]) -> N
         await until(lambda: len(producer.connections) == 2)
         tasks = [asyncio.create_task(publish(producer, number)) for number in range(20)]
         for nsqd in (*nsqds, *nsqds):
-            await until(partial(_depth_reached, acknowledged, len(acknowledged) + 300), 30)
+            wanted = len(acknowledged) + 300
+            await until(lambda wanted=wanted: len(acknowledged) >= wanted, 30)
             await asyncio.to_thread(nsqd.restart)
             await until(lambda: len(consumer.connections) == 2, 20)
         publishing = False

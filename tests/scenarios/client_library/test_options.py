@@ -7,20 +7,16 @@ as a host that drops packets or an nsqlookupd that hangs; their tests run that p
 from __future__ import annotations
 
 import asyncio
-import re
 import ssl
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparq.client import Config, Consumer, Producer
-from sparq.client.connection import open_connection
 from tests.client.certificates import Certificates, certificates
 from tests.client.scripted import listening
 from tests.support.servers import NsqdServer, spawn_nsqd
-from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until
 
 
@@ -52,15 +48,6 @@ def nsqd_with_client_certificates(
 # Connecting
 
 
-async def test_deflate_level_is_negotiated(shared_daemons: SharedDaemons) -> None:
-    """The client requests `deflate_level`; nsqd may lower it."""
-    for asked, agreed in ((1, 1), (9, 6)):
-        config = Config(deflate=True, deflate_level=asked)
-        connection = await open_connection(shared_daemons.nsqds[0].tcp, config)
-        await connection.close()
-        assert connection.facts["deflate_level"] == agreed
-
-
 async def test_tls_config_is_used_unchanged(
     nsqd_with_client_certificates: NsqdServer, files: Certificates
 ) -> None:
@@ -73,22 +60,6 @@ async def test_tls_config_is_used_unchanged(
     async with Producer(nsqd_with_client_certificates.tcp, config=ignorant) as producer:
         await until(lambda: producer.errors)
         assert "TLS" in producer.errors[nsqd_with_client_certificates.tcp]
-
-
-async def test_tls_key_is_the_key_of_tls_cert(
-    nsqd_with_client_certificates: NsqdServer, files: Certificates, tmp_path: Path
-) -> None:
-    """`tls_key` is the key of `tls_cert`; without it, a `tls_cert` without a key is an error."""
-    text = files.client.read_text()
-    parts = re.findall(r"-----BEGIN.*?-----END[^\n]*\n", text, re.S)
-    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
-    key.write_text("".join(part for part in parts if "KEY" in part))
-    cert.write_text("".join(part for part in parts if "KEY" not in part))
-    options = {"tls_root_ca_file": str(files.authority), "tls_cert": str(cert)}
-    with pytest.raises(ValueError, match="tls_cert"):
-        Config(**options)
-    async with Producer(nsqd_with_client_certificates.tcp, **options, tls_key=str(key)) as producer:
-        assert (await producer.publish("key", b"x")).nsqd == nsqd_with_client_certificates.tcp
 
 
 # nsqlookupds

@@ -13,14 +13,10 @@ from sparq.client import (
     ClosedError,
     ConnectionLostError,
     Producer,
-    PublishError,
     Receipt,
     RefusedError,
     RemoteError,
-    WrongPeerError,
 )
-from sparq.client.config import Config
-from sparq.client.connection import open_connection
 from tests.client.scripted import close
 from tests.support.servers import NsqdServer, free_port
 from tests.support.shared_daemons import SharedDaemons
@@ -67,18 +63,6 @@ async def test_a_refusal_has_code_text_and_advice(shared_daemons: SharedDaemons)
             assert code == refused.value.code
             assert advice in str(refused.value)
         assert Receipt(nsqd.tcp) == await producer.publish("fine", b"x")
-
-
-async def test_connection_errors_are_specific(shared_daemons: SharedDaemons) -> None:
-    """A wrong peer, an option that nsqd rejects and a closed producer raise specific errors."""
-    nsqd = shared_daemons.nsqds[0]
-    with pytest.raises(WrongPeerError, match="speaks HTTP"):
-        await open_connection(nsqd.http, Config())
-    async with Producer(nsqd.tcp, msg_timeout=3600, publish_timeout=0.3) as producer:
-        with pytest.raises(PublishError, match="E_BAD_BODY IDENTIFY msg timeout"):
-            await producer.publish("t", b"x")
-    with pytest.raises(ClosedError):
-        await producer.publish("t", b"x")
 
 
 @contextlib.asynccontextmanager

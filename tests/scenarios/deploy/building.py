@@ -108,11 +108,6 @@ class Stages:
         """End the namespace, which removes everything."""
         self._space.close()
 
-    @property
-    def prefix(self) -> tuple[str, ...]:
-        """The start of a command that runs in the namespace."""
-        return self._space.prefix
-
     def merged(self, stage: str) -> Path:
         """The root of a stage within the namespace."""
         return self._place / stage / "merged"

@@ -17,10 +17,9 @@ Resource = dict[str, Any]
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod of the manifests: its name in failure messages, its labels and its spec."""
+    """A pod of the manifests: its name in failure messages, and its spec."""
 
     name: str
-    labels: dict[str, str]
     spec: Resource
 
     @property
@@ -57,9 +56,9 @@ def pods(found: list[Resource]) -> Iterator[Pod]:
     """Every pod that the manifests create."""
     for name, one in of_kind(found, "StatefulSet").items():
         made = one["spec"]["template"]
-        yield Pod(name, made["metadata"]["labels"], made["spec"])
+        yield Pod(name, made["spec"])
     executor = template(found)
-    yield Pod("executor", executor["metadata"]["labels"], executor["spec"])
+    yield Pod("executor", executor["spec"])
 
 
 def with_variables(words: list[str], container: Resource, values: dict[str, str]) -> list[str]:

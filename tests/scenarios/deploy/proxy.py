@@ -1,6 +1,6 @@
 """The proxy of docs/nsqadmin_rights.md: a real nginx with the document's own lines.
 
-Ports and certificates differ. A stand-in for oauth2-proxy answers nginx's requests as that does
+Ports differ, and it speaks HTTP here. A stand-in for oauth2-proxy answers as that does
 with `--set-xauthrequest`: 202 and the user's address for a session, 401 without one.
 """
 
@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import http.client
 import re
-import ssl
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
-
-import trustme
 
 from sparq.program.supervised import SupervisedProcess
 from tests.support.servers import free_port
@@ -44,12 +41,11 @@ def nsqadmin_flags() -> list[str]:
 
 
 def configuration(folder: Path, port: int, admin: int, sign_in: int) -> str:
-    """nginx's complete configuration around the example's `server`."""
+    """nginx's complete configuration around the example's `server`, which speaks HTTP here."""
     (server,) = blocks("nginx")
+    server = re.sub(r"^ *ssl_certificate.*\n", "", server, flags=re.M)
     places = {
-        "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
-        "/etc/ssl/nsq.example.pem": str(folder / "site.pem"),
-        "/etc/ssl/nsq.example.key": str(folder / "site.pem"),
+        "listen 443 ssl": f"listen 127.0.0.1:{port}",
         "http://127.0.0.1:4171": f"http://127.0.0.1:{admin}",
         "http://127.0.0.1:4180": f"http://127.0.0.1:{sign_in}",
     }
@@ -101,12 +97,6 @@ class Proxy:
 
     def __init__(self, folder: Path, admin: int, sign_in: int) -> None:
         self.port = free_port()
-        authority = trustme.CA()
-        authority.issue_cert(SITE).private_key_and_cert_chain_pem.write_to_path(
-            str(folder / "site.pem")
-        )
-        self.tls = ssl.create_default_context()
-        authority.configure_trust(self.tls)
         self._folder = folder
         written = folder / "nginx.conf"
         written.write_text(configuration(folder, self.port, admin, sign_in))
@@ -129,37 +119,14 @@ class Proxy:
         """Stop it."""
         self._process.stop()
 
-    @contextmanager
-    def answer(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
-    ) -> Iterator[http.client.HTTPResponse]:
-        """Send a request from outside with these headers; yields the response."""
-        connection = _Connection(self.port, self.tls)
-        try:
-            connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
-            sent = {"Host": SITE, "Content-Length": str(len(body)), **headers}
-            for name, value in sent.items():
-                connection.putheader(name, value)
-            connection.endheaders(body)
-            yield connection.getresponse()
-        finally:
-            connection.close()
-
     def ask(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
-    ) -> tuple[int, bytes]:
-        """Send a request from outside; returns status and body."""
-        with self.answer(method, path, headers, body) as answer:
-            return answer.status, answer.read()
-
-
-class _Connection(http.client.HTTPSConnection):
-    """A connection from outside to the proxy, which has the site's certificate."""
-
-    def __init__(self, port: int, tls: ssl.SSLContext) -> None:
-        super().__init__("127.0.0.1", port, timeout=30, source_address=(OUTSIDE, 0))
-        self._tls = tls
-
-    def connect(self) -> None:
-        http.client.HTTPConnection.connect(self)
-        self.sock = self._tls.wrap_socket(self.sock, server_hostname=SITE)
+    ) -> tuple[int, str]:
+        """Send a request from outside; returns the status and where it is redirected to."""
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.port, timeout=30, source_address=(OUTSIDE, 0)
+        )
+        with closing(connection):
+            connection.request(method, path, body, {"Host": SITE, **headers})
+            answer = connection.getresponse()
+            return answer.status, answer.headers.get("Location", "")

@@ -13,12 +13,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from sparq.pipeline.java import ensure_java, java_major
 from tests.scenarios.deploy import dockerfile
+from tests.support.run_program import run_program
 
 ROOT = Path(__file__).parents[3]
 DOCKERIGNORE = ROOT / "deploy" / "Dockerfile.dockerignore"
@@ -31,17 +31,6 @@ def sources() -> list[str]:
     words = [words for stage in dockerfile.stages().values() for words in stage.of("COPY")]
     copies = [one.split() for one in words if "--from=" not in one]
     return [word for one in copies for word in one[:-1] if not word.startswith("--")]
-
-
-@pytest.fixture(scope="module")
-def executor() -> ModuleType:
-    """deploy/executor.py as a module."""
-    spec = importlib.util.spec_from_file_location("deploy_executor", EXECUTOR)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_hadolint_reports_nothing() -> None:
@@ -96,34 +85,18 @@ def test_the_image_has_a_java_home(tmp_path: Path) -> None:
     assert step in stages["pipeline-packages"].of("RUN")
 
 
-def pod(**more: str) -> dict[str, str]:
-    """The variables that Spark's driver sets for an executor's pod, as far as they are needed."""
-    return {
-        "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@127.0.0.1:1",
-        "SPARK_EXECUTOR_ID": "3",
-        "SPARK_EXECUTOR_CORES": "2",
-        "SPARK_EXECUTOR_MEMORY": "512m",
-        "SPARK_APPLICATION_ID": "spark-1",
-        "SPARK_EXECUTOR_POD_IP": "127.0.0.1",
-        "SPARK_RESOURCE_PROFILE_ID": "0",
-        "SPARK_EXECUTOR_POD_NAME": "clicks-exec-3",
-        **more,
-    }
-
-
-def run_executor(
-    variables: dict[str, str], folder: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run the executor's program to its end, with only these environment variables."""
-    return subprocess.run(
-        [sys.executable, str(EXECUTOR), "executor"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=SECONDS_MAX,
-        cwd=folder,
-        env=variables,
-    )
+POD = {
+    "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@127.0.0.1:1",
+    "SPARK_EXECUTOR_ID": "3",
+    "SPARK_EXECUTOR_CORES": "2",
+    "SPARK_EXECUTOR_MEMORY": "512m",
+    "SPARK_APPLICATION_ID": "spark-1",
+    "SPARK_EXECUTOR_POD_IP": "127.0.0.1",
+    "SPARK_RESOURCE_PROFILE_ID": "0",
+    "SPARK_EXECUTOR_POD_NAME": "clicks-exec-3",
+    "SPARK_USER": "sparq",
+}
+"""The variables that Spark's driver sets for an executor's pod, as far as they are needed."""
 
 
 @pytest.mark.timeout(2 * SECONDS_MAX)
@@ -135,8 +108,12 @@ def test_spark_accepts_the_executors_command_line(
     if not os.environ["JAVA_HOME"]:
         monkeypatch.delenv("JAVA_HOME")
     ensure_java()
-    own = pod(SPARK_LOCAL_DIRS=str(tmp_path), SPARK_USER="sparq")
-    ran = run_executor({**os.environ, **own}, tmp_path)
+    ran = run_program(
+        [sys.executable, str(EXECUTOR), "executor"],
+        cwd=tmp_path,
+        env={**os.environ, **POD, "SPARK_LOCAL_DIRS": str(tmp_path)},
+        seconds=SECONDS_MAX,
+    )
 
     assert ran.returncode != 0
     assert "Unrecognized options" not in ran.stderr

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from tests.scenarios.deploy import wheel
 from tests.scenarios.interop.environments import INSTALL_SECONDS_MAX, Missing
@@ -69,6 +73,24 @@ def test_the_wheel_has_all_modules_and_no_tests(built: Path) -> None:
     assert modules | pages | others == names
     assert {"sparq/nsqadmin/templates/base.html", "sparq/nsqadmin/static/app.css"} <= pages
     assert {name.partition("/")[0] for name in names} == PACKAGES
+
+
+def test_every_import_is_a_declared_dependency() -> None:
+    """Modules outside sparq belong to a dependency of the wheel or of one of its extras."""
+    extras = PROJECT["optional-dependencies"].values()
+    declared = [line for lines in (PROJECT["dependencies"], *extras) for line in lines]
+    names = {canonicalize_name(re.split(r"[^\w.-]", line)[0]) for line in declared}
+    owners = packages_distributions()
+    imported: set[str] = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {one.name.partition(".")[0] for one in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(str(node.module).partition(".")[0])
+
+    for module in imported - sys.stdlib_module_names - PACKAGES:
+        assert names & {canonicalize_name(owner) for owner in owners.get(module, ())}, module
 
 
 def test_every_program_starts(programs: Path, tmp_path: Path) -> None:

@@ -8,21 +8,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from tests.scenarios.deploy import pins
 from tests.scenarios.interop.environments import BUILD_LOCK, ENVIRONMENTS, ROOT, Missing, attempt
-from tests.support.servers import NsqdServer, start_first
 
-LOCK = ROOT / "locks" / "broker.txt"
 HOME = ENVIRONMENTS / "wheel"
 SOURCES = ("src", "pyproject.toml", "README.md")
 INDEX = "an index of Python packages"
@@ -54,30 +50,13 @@ def install(wheel: Path, extra: str = "") -> Path:
         Missing: the environment does not exist, and cannot be created here.
     """
     home = ENVIRONMENTS / f"wheel-{extra}" if extra else HOME
-    lock = pins.rows(pins.needed(wheel, extra)) if extra else LOCK.read_text()
-    reason = create_environment(home, lock)
-    if reason:
+    if reason := create_environment(
+        home, (ROOT / "locks" / f"{extra or 'broker'}.txt").read_text()
+    ):
         raise Missing(reason)
-    step([*pip_of(home), "uninstall", "--yes", "sparq"])
-    return install_without_dependencies(wheel, extra, home)
-
-
-def install_without_dependencies(wheel: Path, extra: str, home: Path) -> Path:
-    """Install the wheel into an environment that has its dependencies.
-
-    Returns the programs' folder.
-    """
-    wanted = f"{wheel}[{extra}]" if extra else str(wheel)
-    step([*pip_of(home), "install", "--no-index", wanted])
+    step([*pip_of(home), "uninstall", "--yes", "sparq-mq"])
+    step([*pip_of(home), "install", "--no-index", f"{wheel}[{extra}]" if extra else str(wheel)])
     return home / "bin"
-
-
-def install_with_links(wheel: Path, extra: str, home: Path) -> Path:
-    """Install the wheel into a new environment, with links to the dependencies installed here."""
-    step([sys.executable, "-m", "venv", "--without-pip", str(home)])
-    (packages,) = home.glob("lib/python*/site-packages")
-    pins.link_packages(pins.needed(wheel, extra), packages)
-    return install_without_dependencies(wheel, extra, home)
 
 
 def pip_of(home: Path) -> list[str]:
@@ -132,23 +111,3 @@ def run(
         timeout=seconds,
         check=False,
     )
-
-
-class InstalledNsqd(NsqdServer):
-    """The console script `nsqd` of an environment."""
-
-    def __init__(self, programs: Path, folder: Path) -> None:
-        super().__init__("nsqd", folder, (f"--data-path={folder}",))
-        self._command = ("env", "-i", str(programs / "nsqd"))
-
-    def program(self) -> tuple[str, ...]:
-        """The script, without this process's environment variables."""
-        return self._command
-
-
-@contextlib.contextmanager
-def nsqd(programs: Path, folder: Path) -> Iterator[NsqdServer]:
-    """Run the installed nsqd with its data in the folder."""
-    with InstalledNsqd(programs, folder) as server:
-        start_first(server)
-        yield server

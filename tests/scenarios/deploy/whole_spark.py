@@ -1,7 +1,7 @@
 """`make wheel`: downloads and installs sparq-mq[spark] with pip, and runs its pipeline.
 
-It is not part of the test suite, which links the same packages (test_extras.py): the first run
-takes a minute or more and 1 GB of disk, and the pipeline takes time, too.
+It is not part of the test suite: the first run takes a minute or more and 1 GB of disk, and the
+pipeline takes time, too.
 """
 
 from __future__ import annotations

@@ -5,14 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import tomllib
 from functools import cache
-from pathlib import Path
 
-from sparq.nsqd.options import NsqdOptions
-from sparq.nsqlookupd.options import NsqlookupdOptions
-from sparq.options.declare import flags_of
-from sparq.program.flags import parse
 from tests.scenarios.docs import pages
 
 FLAG = re.compile(r"--([a-z][a-z0-9-]+)")
@@ -50,16 +44,3 @@ def test_a_command_line_has_only_flags_of_its_program() -> None:
 
     assert [] == wrong
     assert count > 30
-
-
-def test_daemons_keys_exist_and_the_example_file_is_accepted(tmp_path: Path) -> None:
-    """Each key that docs/daemons.md names is one of a daemon; nsqd accepts the page's file."""
-    text = pages.text_of("docs/daemons.md")
-    (example,) = pages.blocks(text, "toml")
-    (tmp_path / "nsqd.toml").write_text(example)
-    named = set(re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+)+)`", text)) | set(tomllib.loads(example))
-    keys = {flag.key for options in (NsqdOptions, NsqlookupdOptions) for flag in flags_of(options)}
-
-    assert set() == named - keys
-    taken = parse(NsqdOptions, "nsqd", [f"--config={tmp_path}/nsqd.toml"])
-    assert isinstance(taken, NsqdOptions)

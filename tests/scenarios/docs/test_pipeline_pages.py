@@ -1,4 +1,4 @@
-"""docs/pipeline.md, tables.md, sessions.md and spark.md: their commands, files and programs work.
+"""docs/pipeline.md, tables.md and sessions.md: their commands, files and queries work.
 
 The programs for Spark Connect and for declarative pipelines are run in tests/scenarios/spark.
 """
@@ -9,35 +9,24 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import polars as pl
-import pyarrow.compute as pc
 import pytest
-from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from sparq.pipeline import archive, metrics, own_metrics
 from sparq.pipeline.command import parse as parse_pipeline
 from sparq.pipeline.reading.schema import CLICK_SCHEMA
-from sparq.pipeline.sessions.judge import FINDINGS, SESSIONS
 from sparq.pipeline.sessions.rules import RulesError, read_rules
 from sparq.pipeline.sink import Sink
 from tests.pipeline.query_input import message_table
-from tests.pipeline.sessions.visitors import Bucket, Click
 from tests.pipeline.stored import process
 from tests.scenarios.docs import pages
-from tests.support.published import numbered, publish_batches
-from tests.support.servers import spawn_nsqd
 
 PIPELINE, TABLES, SESSIONS_PAGE = (f"docs/{name}.md" for name in ("pipeline", "tables", "sessions"))
 START = pages.section(PIPELINE, "Start")
-OWN, UPGRADE = "A query of your own", "Upgrade a running query"
 LOG = "".join(pages.blocks(START, ""))
 """The lines of `access.log` that the examples read."""
 ENGINES = re.compile(
@@ -110,61 +99,3 @@ def test_the_metrics_and_rules_of_the_pages_are_accepted(tmp_path: Path) -> None
         read_rules(file, CLICK_SCHEMA)
     said = str(caught.value).removeprefix(f"{tmp_path}/")
     assert f"sparq pipeline: {said}\n" in pages.blocks(page, "")
-
-
-@pytest.fixture(scope="module")
-def sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `data`: two sessions that are over, and one that was open at the end."""
-    bucket = Bucket()
-    bucket.batch([Click(at * 6, f"/{at}", "198.51.100.2", "curl/8.5") for at in range(45)])
-    bucket.batch([Click(300, "/", "203.0.113.7"), Click(301, "/site.css", "203.0.113.7")])
-    visits = [Click(9_001, f"/{at}", "203.0.113.9") for at in range(29)]
-    bucket.batch([Click(9_000, "/robots.txt", "203.0.113.9"), *visits])
-    bucket.sweep()
-    bucket.close()
-    made = tmp_path_factory.mktemp("docs")
-    for name, rows, schema in (
-        ("sessions", bucket.sessions, SESSIONS),
-        ("findings", bucket.findings, FINDINGS),
-    ):
-        table = pl.DataFrame(rows, infer_schema_length=None).to_arrow().cast(schema)
-        table = table.sort_by("first_time")
-        table = table.append_column("date", pc.cast(table["first_time"], "date32"))
-        write_deltalake(made / "data" / name, table, partition_by=["date"])
-    return made
-
-
-@pytest.mark.parametrize("number", range(3))
-def test_the_programs_of_sessions_print_the_pages_outputs(sessions: Path, number: int) -> None:
-    """DuckDB, polars and pandas read the tables, and print what the page shows."""
-    page = pages.text_of(SESSIONS_PAGE)
-    program, shown = pages.blocks(page, "python")[number], pages.blocks(page, "")[number]
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, check=False, cwd=sessions, text=True
-    )
-
-    assert shown == done.stdout, done.stderr
-
-
-def test_the_function_of_the_spark_page_counts_all_messages(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """The rows of the example sum up to the messages of the topic."""
-    text = pages.text_of("docs/spark.md").partition("## A function instead")[2]
-    kept: list[int] = []
-    with spawn_nsqd(tmp_path / "nsqd") as nsqd:
-        publish_batches(nsqd, "clicks", numbered(0, 500))
-        names: dict[str, Any] = {"spark": spark}
-        exec(pages.blocks(text, "python")[0].replace("127.0.0.1:4150", nsqd.tcp), names)
-        query = (
-            names["rows"]
-            .writeStream.foreachBatch(
-                lambda rows, _: kept.extend(row.messages for row in rows.collect())
-            )
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-
-    assert 500 == sum(kept)

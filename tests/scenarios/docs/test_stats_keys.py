@@ -10,7 +10,6 @@ import pytest
 
 from sparq.broker.latency import Latency
 from sparq.broker.stats import ChannelStats, ClientStats, TopicStats
-from tests.support.servers import spawn_nsqd
 
 PAGE = Path(__file__).parents[3] / "docs/http.md"
 
@@ -55,11 +54,3 @@ def test_every_key_of_an_object_is_documented(owner: str) -> None:
     keys = {field.name for field in fields(FIGURES[owner])} - DETAILS_OF_TLS
 
     assert documented()[owner] == keys, f"docs/http.md: the tables of /stats, rows of {owner}"
-
-
-def test_every_key_of_the_whole_answer_is_documented(tmp_path: Path) -> None:
-    """The page names the keys of a real answer; `draining` is there only during a drain."""
-    with spawn_nsqd(tmp_path / "data") as nsqd:
-        answer = nsqd.get_json("/stats?format=json")
-
-    assert documented()["top"] == answer.keys() | {"draining"}, "docs/http.md: /stats, rows of top"

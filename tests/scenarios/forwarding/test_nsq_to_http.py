@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from urllib.parse import unquote_to_bytes
 
 import pytest
 from aiohttp import web
 
 from sparq.tools import nsq_to_http, relay
+from tests.scenarios.security.test_forwarding import HOSTILE
 from tests.support.servers import NsqdServer, free_port
 from tests.support.waiting import until_seen
 from tests.tools.forwarding import (
@@ -39,14 +39,17 @@ def arguments(nsqd: NsqdServer, topic: str, *words: str) -> tuple[str, ...]:
 
 async def test_each_message_is_posted(nsqd: NsqdServer) -> None:
     """`--post` sends each message unchanged as the body of a POST, and then finishes it."""
-    topic, bodies = new_topic(), [bytes(range(256)), b"x" * (1 << 20), b"%s\r\n\r\n", b"\x00"]
+    topic, bodies = new_topic(), [*HOSTILE, b"x" * (1 << 20)]
     async with web_server() as server:
         async with running(nsq_to_http, *arguments(nsqd, topic, f"--post={server.url}/in?k=v")):
             await publish(nsqd, topic, *bodies)
-            await all_finished(nsqd, topic, CHANNEL, 4)
+            await all_finished(nsqd, topic, CHANNEL, len(bodies))
 
         assert sorted(bodies) == sorted(server.bodies)
-        assert {("POST", "/in?k=v")} == {(each.method, each.path_qs) for each in server.asked}
+        host = server.url.removeprefix("http://")
+        assert {("POST", "/in?k=v", host)} == {
+            (each.method, each.path_qs, each.headers["Host"]) for each in server.asked
+        }
         assert {"application/octet-stream"} == {
             each.headers["Content-Type"] for each in server.asked
         }
@@ -55,22 +58,17 @@ async def test_each_message_is_posted(nsqd: NsqdServer) -> None:
 
 
 async def test_get_puts_each_message_into_the_url(nsqd: NsqdServer) -> None:
-    """`--get` puts each message into the query as one percent-encoded value."""
-    topic, bodies = new_topic(), [bytes(range(256)), b"a b&c=d#e", b"../..", b"%s%00"]
+    """`--get` sends each message in the query, without a body."""
+    topic = new_topic()
     async with web_server() as server:
         words = arguments(nsqd, topic, f"--get={server.url}/in?a=%41&b=%s&c=", "-channel=mine")
         async with running(nsq_to_http, *words):
-            await publish(nsqd, topic, *bodies)
-            await all_finished(nsqd, topic, "mine", 4)
+            await publish(nsqd, topic, b"a b&c=d#e")
+            await all_finished(nsqd, topic, "mine", 1)
 
-        found = [
-            re.fullmatch(r"/in\?a=%41&b=([\w.~%+-]*)&c=", each.path_qs) for each in server.asked
-        ]
-        assert sorted(bodies) == sorted(
-            unquote_to_bytes(each[1].replace("+", " ")) for each in found if each
-        )
-        assert {"GET"} == {each.method for each in server.asked}
-        assert all("Content-Type" not in each.headers for each in server.asked)
+        (asked,) = server.asked
+        assert ("GET", "/in?a=%41&b=a+b%26c%3Dd%23e&c=") == (asked.method, asked.path_qs)
+        assert "Content-Type" not in asked.headers
 
 
 @pytest.mark.parametrize(
@@ -220,6 +218,3 @@ async def test_header_adds_or_replaces_headers(nsqd: NsqdServer) -> None:
             assert ["mine", "a: b", "text/x", "Basic bWU6cyBlY3JldA=="] == [
                 each.headers.get(name) or each.headers[name.lower()] for name in names
             ]
-
-
-POST, TOPIC, NSQD = "--post=http://h", "--topic=t", "--nsqd-tcp-address=h:1"

@@ -188,6 +188,3 @@ async def test_a_restarted_destination_gets_every_message(
 
     assert (0, 0, 0) == stats(source, topic, CHANNEL)
     assert 1 + count == len(set(await received(target, topic, 1 + count)))
-
-
-NSQD, TO, TOPIC = "--nsqd-tcp-address=h:1", "--destination-nsqd-tcp-address=h:2", "--topic=t"

@@ -127,7 +127,12 @@ ROWS: Final = {
     ),
     "D-4": (
         "all tools treat message bodies as bytes",
-        (f"{HERE}test_forwarding.py", "tools/test_to_nsq.py", "tools/test_files.py"),
+        (
+            f"{HERE}test_forwarding.py",
+            "scenarios/forwarding/test_nsq_to_http.py",
+            "tools/test_to_nsq.py",
+            "tools/test_files.py",
+        ),
     ),
     "D-5": (
         "Spark's plans contain no secrets; its schema is fixed, its bodies bounded",

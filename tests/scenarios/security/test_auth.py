@@ -106,25 +106,20 @@ def was_let_in(daemon: Daemon, answers: list[tuple[int, bytes]]) -> bool:
 
 async def test_no_command_is_executed_without_a_valid_auth_response(tmp_path: Path) -> None:
     """No command is executed or stored without AUTH, or with an invalid auth server response."""
-    bypasses = tries = 0
     async with running(*BAD_ANSWERS.values()) as authd, guarded(tmp_path, authd.address) as daemon:
         for command in ATTEMPTS.values():
             async with connected(daemon) as client:  # no AUTH is sent
-                tries += 1
-                bypasses += was_let_in(daemon, await attempt(client, command))
+                assert not was_let_in(daemon, await attempt(client, command))
         for name, said in BAD_ANSWERS.items():
             authd.answers[:] = [said if isinstance(said, tuple) else (200, said)]
             for about, command in ATTEMPTS.items():
                 async with connected(daemon) as client:
-                    tries += 1
                     client.send(c.auth(b"key"))
                     kind, data = await client.frame()
                     answers = [(kind, data)]
                     if kind == 0:  # authenticated, but still without permissions
                         answers = await attempt(client, command)
-                    found = was_let_in(daemon, answers)
-                    assert not found, (name, about, answers)
-                    bypasses += found
+                    assert not was_let_in(daemon, answers), (name, about, answers)
         assert {} == daemon.nsqd.broker.topics
 
 
@@ -163,7 +158,9 @@ async def test_auth_fails_if_the_auth_server_fails(tmp_path: Path) -> None:
             folder = tmp_path / str(number)
             async with guarded(folder, place, **changes) as daemon, connected(daemon) as client:
                 client.send(c.auth(b"key") + ATTEMPTS["PUB"])
-                assert b"E_AUTH_FAILED AUTH failed" == await client.error()
+                # The slow one is given up long before the default of 5 s.
+                async with asyncio.timeout(3 if place == slow.address else None):
+                    assert b"E_AUTH_FAILED AUTH failed" == await client.error()
                 assert {} == daemon.nsqd.broker.topics
     for server in servers:
         server.close()

@@ -3,6 +3,7 @@
 import contextlib
 import re
 import struct
+import time
 import zlib
 from collections.abc import Iterator
 
@@ -120,6 +121,22 @@ def test_deflate_bombs_use_bounded_memory(nsqd: NsqdServer) -> None:
     with honest(nsqd):
         for data in (zeros, body):
             drown(nsqd, "deflate", data)
+
+    assert 16 > growth.mebibytes
+
+
+@pytest.mark.timeout(300)
+def test_a_compressed_flood_of_commands_does_not_block_http(nsqd: NsqdServer) -> None:
+    """25 million NOPs in 100 KiB are executed in parts; HTTP requests are answered in between."""
+    growth = Growth(nsqd)
+    client, _ = introduced(nsqd, deflate=True)
+    with client:
+        client.send(bomb(b"NOP\n" * 250_000, 100))
+        for _ in range(20):
+            began = time.monotonic()
+            assert (200, b"OK") == nsqd.request("GET", "/ping")
+            # Executing a whole MiB of commands in one turn would already take longer.
+            assert 10.0 > time.monotonic() - began
 
     assert 16 > growth.mebibytes
 

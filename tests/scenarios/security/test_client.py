@@ -7,16 +7,14 @@ import ssl
 import struct
 import tracemalloc
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
 
 import pytest
 
-from sparq.client import Config, Consumer
-from sparq.client.connection import open_connection
-from sparq.client.errors import TlsError
+from sparq.client import Consumer
 from tests.client.certificates import Certificates, certificates, server_context
 from tests.client.scripted import close, frame, listening, message_frame
 from tests.support.waiting import until
@@ -27,7 +25,6 @@ FLOOD_BYTES = 128 * MIB
 BOMB_MIB = 128
 KEPT_BYTES_MAX = 48 * MIB
 PIECE = 64 << 10
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 
@@ -55,21 +52,6 @@ async def pour(writer: asyncio.StreamWriter, piece: bytes, size: int = FLOOD_BYT
 # nsqlookupd
 
 
-async def answer_without_end(writer: asyncio.StreamWriter) -> None:
-    writer.write(HEAD + b"\r\n[")
-    await pour(writer, b" " * PIECE)
-
-
-async def head_without_end(writer: asyncio.StreamWriter) -> None:
-    writer.write(HEAD)
-    await pour(writer, b"".join(b"X-%d: y\r\n" % number for number in range(6000)))
-
-
-async def line_without_end(writer: asyncio.StreamWriter) -> None:
-    writer.write(HEAD + b"X: ")
-    await pour(writer, b"y" * PIECE)
-
-
 @cache
 def packed_spaces() -> bytes:
     """Return many spaces, deflated."""
@@ -77,52 +59,36 @@ def packed_spaces() -> bytes:
     return b"".join(packer.compress(b" " * MIB) for _ in range(BOMB_MIB)) + packer.flush()
 
 
-async def bomb(writer: asyncio.StreamWriter) -> None:
-    packed = packed_spaces()
-    encoding = b"Content-Encoding: deflate\r\nContent-Length: %d\r\n\r\n" % len(packed)
-    writer.write(HEAD + encoding + packed)
+def of_length(body: bytes, more: bytes = b"") -> bytes:
+    return HEAD + more + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
-async def too_many(writer: asyncio.StreamWriter) -> None:
-    producers = b",".join(
-        b'{"broadcast_address":"h%d","tcp_port":1}' % number for number in range(20_000)
-    )
-    body = b'{"producers":[%s]}' % producers
-    writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+PRODUCERS = b",".join(b'{"broadcast_address":"h%d","tcp_port":1}' % n for n in range(20_000))
+ANSWERS: dict[str, tuple[Callable[[], bytes], bytes]] = {
+    "no end": (lambda: HEAD + b"\r\n[", b" " * PIECE),
+    "a head without end": (lambda: HEAD, b"".join(b"X-%d: y\r\n" % n for n in range(6000))),
+    "a line without end": (lambda: HEAD + b"X: ", b"y" * PIECE),
+    "a bomb": (lambda: of_length(packed_spaces(), b"Content-Encoding: deflate\r\n"), b""),
+    "too many": (lambda: of_length(b'{"producers":[%s]}' % PRODUCERS), b""),
+    "too deep": (lambda: of_length(b"[" * MIB), b""),
+    "never": (lambda: HEAD, b""),
+}
+"""How each answer begins, and what is repeated after that."""
 
 
-async def too_deep(writer: asyncio.StreamWriter) -> None:
-    body = b"[" * MIB
-    writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-
-
-async def never(writer: asyncio.StreamWriter) -> None:
-    writer.write(HEAD)
-
-
-@asynccontextmanager
-async def web(answer: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
-    """Run an nsqlookupd that answers every request with this function."""
+@pytest.mark.parametrize("name", ANSWERS)
+async def test_an_nsqlookupd_cannot_fill_the_memory(name: str, memory: Callable[[], int]) -> None:
+    """Whatever an nsqlookupd answers, a consumer keeps < 48 MiB and reports an error."""
+    begin, piece = ANSWERS[name]
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        await answer(writer)
+        writer.write(begin())
+        if piece:
+            await pour(writer, piece)
 
     async with listening(talk) as address:
-        yield address
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        *(answer_without_end, head_without_end, line_without_end, bomb),
-        *(too_many, too_deep, never),
-    ],
-)
-async def test_an_nsqlookupd_cannot_fill_the_memory(answer: Any, memory: Callable[[], int]) -> None:
-    """Whatever an nsqlookupd answers, a consumer keeps < 48 MiB and reports an error."""
-    async with web(answer) as address:
-        seconds = 0.5 if answer is never else 60.0
+        seconds = 0.5 if name == "never" else 60.0
         options = {"lookupd_poll_interval": 0.1, "lookupd_poll_timeout": seconds}
         async with Consumer("t", "c", lookupd_http_addresses=address, **options) as consumer:
             await until(lambda: consumer.errors, 60)
@@ -150,41 +116,31 @@ async def subscribe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     await reader.readuntil(b"RDY 10\n")
 
 
-async def promises(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await subscribe(reader, writer)
-    writer.write(struct.pack(">ii", 2**31 - 1, 2))
-    await pour(writer, b"x" * PIECE)
+FLOODS: dict[str, tuple[bool, bytes, Callable[[int], bytes]]] = {
+    "promises": (True, struct.pack(">ii", 2**31 - 1, 2), lambda _: b"x" * PIECE),
+    "greets without end": (False, struct.pack(">ii", FLOOD_BYTES, 0), lambda _: b"x" * PIECE),
+    "heeds no RDY": (True, b"", lambda number: message_frame(number, b"b" * PIECE)),
+    "answers unasked": (True, b"", lambda _: frame(0, b"OK") * 5000),
+    "says what it likes": (True, b"", lambda _: frame(0, b"SIZE\n" * 1000)),
+}
+"""Whether nsqd is honest up to RDY, how its flood begins, and each piece of it."""
 
 
-async def greets_without_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.readuntil(b"IDENTIFY\n")
-    writer.write(struct.pack(">ii", FLOOD_BYTES, 0))
-    await pour(writer, b"x" * PIECE)
-
-
-async def heeds_no_rdy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await subscribe(reader, writer)
-    for number in range(FLOOD_BYTES // PIECE):
-        writer.write(message_frame(number, b"b" * PIECE))
-        await writer.drain()
-
-
-async def answers_unasked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await subscribe(reader, writer)
-    await pour(writer, frame(0, b"OK") * 5000)
-
-
-async def says_what_it_likes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await subscribe(reader, writer)
-    await pour(writer, frame(0, b"SIZE\n" * 1000))
-
-
-@pytest.mark.parametrize(
-    "talk",
-    [promises, greets_without_end, heeds_no_rdy, answers_unasked, says_what_it_likes],
-)
-async def test_an_nsqd_cannot_fill_the_memory(talk: Talk, memory: Callable[[], int]) -> None:
+@pytest.mark.parametrize("name", FLOODS)
+async def test_an_nsqd_cannot_fill_the_memory(name: str, memory: Callable[[], int]) -> None:
     """Frames, IDENTIFY answers and messages beyond the limits end the connection, in < 48 MiB."""
+    is_honest, begin, piece = FLOODS[name]
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if is_honest:
+            await subscribe(reader, writer)
+        else:
+            await reader.readuntil(b"IDENTIFY\n")
+        writer.write(begin)
+        for number in range(FLOOD_BYTES // len(piece(0))):
+            writer.write(piece(number))
+            await writer.drain()
+
     options = {"max_in_flight": 10, "max_msg_size": MIB}
     async with (
         listening(talk) as address,
@@ -219,33 +175,10 @@ async def tls_server(context: ssl.SSLContext) -> AsyncIterator[str]:
 
 
 async def test_host_names_are_verified_by_default(files: Certificates) -> None:
-    """A valid certificate of another host is refused, for nsqlookupds and for nsqds."""
-    authority = str(files.authority)
+    """An nsqlookupd with another host's certificate is refused (nsqds: wire/test_client.py)."""
     async with tls_server(server_context(files, files.elsewhere)) as address:
         place = f"https://{address}"
-        options = {"tls_root_ca_file": authority}
+        options = {"tls_root_ca_file": str(files.authority)}
         async with Consumer("t", "c", lookupd_http_addresses=place, **options) as consumer:
             await until(lambda: consumer.errors)
             assert "certificate" in consumer.errors[f"{place}/lookup"].lower()
-    async with impostor(server_context(files, files.elsewhere)) as address:
-        with pytest.raises(TlsError, match="mismatch"):
-            await open_connection(address, Config(tls_root_ca_file=authority))
-        unchecked = Config(tls_root_ca_file=authority, tls_insecure_skip_verify=True)
-        await (await open_connection(address, unchecked)).close()
-
-
-@asynccontextmanager
-async def impostor(context: ssl.SSLContext) -> AsyncIterator[str]:
-    """Run an nsqd that grants TLS with another host's certificate."""
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"IDENTIFY\n")
-        writer.write(greeting(tls_v1=True))
-        try:
-            await writer.start_tls(context)
-        except OSError:
-            raise ConnectionError from None
-        writer.write(frame(0, b"OK"))
-
-    async with listening(talk) as address:
-        yield address

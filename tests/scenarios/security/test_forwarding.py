@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from aiohttp import web
 
-from sparq.tools import nsq_to_http
 from sparq.tools.nsq_to_http import HttpTarget, UnsendableError, open_session
 from sparq.tools.relay import NotAcceptedError, NotSentError
 from tests.client.certificates import certificates, server_context
-from tests.support.servers import NsqdServer, spawn_nsqd
-from tests.tools.forwarding import all_finished, new_topic, publish, running, web_server
+from tests.tools.forwarding import web_server
 
 HOSTILE = [
     b"\r\nHost: elsewhere.example\r\n\r\nGET /x HTTP/1.1\r\n",
@@ -30,27 +27,6 @@ HOSTILE = [
     b"%2e%2e%2f%0d%0a",
     bytes(range(256)),
 ]
-
-
-@pytest.fixture(scope="module")
-def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
-    """The nsqd that the hostile messages are published on, and copied to another topic of."""
-    with spawn_nsqd(tmp_path_factory.mktemp("hostile")) as server:
-        yield server
-
-
-async def test_a_posted_body_cannot_add_headers_or_requests(nsqd: NsqdServer) -> None:
-    """A body that nsq_to_http posts cannot add a header or a second request."""
-    topic = new_topic()
-    async with web_server() as server:
-        words = (f"--nsqd-tcp-address={nsqd.tcp}", f"--topic={topic}", f"--post={server.url}/in")
-        async with running(nsq_to_http, *words):
-            await publish(nsqd, topic, *HOSTILE)
-            await all_finished(nsqd, topic, "nsq_to_http", len(HOSTILE))
-
-    assert sorted(HOSTILE) == sorted(server.bodies)
-    hosts = {(each.method, each.path_qs, each.headers["Host"]) for each in server.asked}
-    assert {("POST", "/in", server.url.removeprefix("http://"))} == hosts
 
 
 async def test_a_body_in_a_url_cannot_change_the_url() -> None:

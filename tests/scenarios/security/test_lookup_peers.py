@@ -7,7 +7,6 @@ from pathlib import Path
 from tests.support.lookup_peer import LookupPeer
 from tests.support.servers import Server, spawn_nsqlookupd
 
-REGISTRATIONS, NAMES, PER_ADDRESS = 50, 120, 20
 FAKES = [
     *("169.254.169.254", "localhost", "127.0.0.2", "0.0.0.0", "0", "127.1", "2130706433", "::"),
     *("0x7f000001", "[::1]", "::1", "::ffff:127.0.0.2", "127.0.0.1.evil.org", "127.0.0.1@evil.org"),

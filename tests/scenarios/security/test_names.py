@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import random
 import socket
 import struct
 from pathlib import Path
@@ -34,19 +33,6 @@ NASTY = [
         "*",
     ),
 ]
-LEGAL = "abcxyzABCXYZ019._-"
-ILLEGAL = "/\\\0\r\n \t%~$*?:|<>\"'é\u202e\x7f#"
-
-
-def names(count: int, chance: random.Random) -> list[str]:
-    """Return the malicious names, then random ones: legal, nearly legal, of any length."""
-    found = dict.fromkeys(NASTY)
-    while len(found) < count:
-        size = chance.choice((1, 2, 3, 8, 63, 64, 65, 200))
-        letters = LEGAL if chance.random() < 0.7 else LEGAL + ILLEGAL
-        tail = chance.choice(("", "", "", "#ephemeral", "/..", "/../x"))
-        found["".join(chance.choices(letters, k=size)) + tail] = None
-    return list(found)
 
 
 def say(server: NsqdServer, data: bytes) -> bytes:

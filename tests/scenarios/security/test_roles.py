@@ -124,11 +124,6 @@ class File:
         self.write()
         read_again()
 
-    def named(self, name: str) -> Holder:
-        """Return the holder of this name."""
-        (found,) = (holder for holder in self.holders if holder.name == name)
-        return found
-
 
 def needs_of(daemon: str, route: Route) -> Needs:
     """Return what a route needs; one that the table does not list needs `administer`."""

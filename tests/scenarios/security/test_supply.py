@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from locks.environment import environment
 
-from tests.scenarios.interop.environments import Missing
-from tests.scenarios.security.scanners import program
-
-ROOT = Path(__file__).parents[3]
-SOURCES = sorted((ROOT / "src").rglob("*.py"))
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
 SECONDS = 240
 AUDIT_SECONDS = 60
 
-FORBIDDEN = {
-    *("eval", "exec", "compile", "__import__", "input", "breakpoint"),
-    *("pickle.load", "pickle.loads", "cloudpickle.load", "cloudpickle.loads", "marshal.load"),
-    *("marshal.loads", "shelve.open", "yaml.load", "yaml.unsafe_load", "numpy.load", "np.load"),
-    *("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"),
-    *("tempfile.mktemp", "os.tempnam", "ssl._create_unverified_context"),
-    *("hashlib.md5", "hashlib.sha1", "random.seed", "importlib.import_module"),
-}
-"""Calls that sparq does not need; `re.compile` is an attribute, and so not the builtin."""
+DANGEROUS = (
+    *("S102", "S301", "S302", "S306", "S307", "S311", "S324", "S323", "S501", "S506"),
+    *("S602", "S604", "S605", "T100"),
+)
+"""ruff's rules on exec, eval, unpickling, MD5, unverified TLS, shells, and chance for secrets."""
 
 CHANCE = {
     "client/discovery.py": "which nsqd is tried first, and how long a pause is",
@@ -43,18 +36,6 @@ CHANCE = {
 }
 """Modules that use `random`, and what for; never for secrets."""
 
-BANDIT = {
-    "B101": "assertions are invariants and stay on in production; none decides who may what",
-    "B311": "see CHANCE",
-    "B404": "programs of our own and Java are started, without a shell",
-    "B603": "likewise",
-    "B104 daemon/address.py": "the host that means every address is only compared",
-    "B105 cli.py": "a sentence about the command `token`",
-    "B106 nsqd/tls.py": "an empty password of a key file, so that OpenSSL does not ask for one",
-    "B108 tools/commands.py": "NSQ's default for --output-dir; it trusts nothing there",
-}
-"""Accepted findings of bandit, with reasons."""
-
 
 def run(command: list[str], folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
     """Run a program; return its output and exit status."""
@@ -63,52 +44,16 @@ def run(command: list[str], folder: Path, seconds: float) -> subprocess.Complete
     )
 
 
-def place(path: Path) -> str:
-    """Return a source file's name as in the tables above."""
-    return str(path.relative_to(ROOT / "src" / "sparq"))
-
-
-def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
-    """Yield every call in a file, and the text of the called expression."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call):
-            yield node, ast.unparse(node.func)
-
-
 def test_no_dangerous_calls() -> None:
     """sparq unpickles and evaluates nothing, starts no shell, and uses `random` for no secret."""
-    found, count = [], 0
-    for path in SOURCES:
-        for node, name in calls(path):
-            count += 1
-            where = f"{place(path)}:{node.lineno} {name}"
-            if name in FORBIDDEN:
-                found.append(where)
-            if any(word.arg == "shell" for word in node.keywords):
-                found.append(f"{where} with a shell")
-            if name.startswith("random.") and place(path) not in CHANCE:
-                found.append(where)
-    assert [] == found
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--ignore-noqa", "src"]
+    command += [f"--select={','.join(DANGEROUS)}", "--output-format=json"]
+    found = [
+        (one["code"], str(Path(one["filename"]).relative_to(ROOT / "src" / "sparq")))
+        for one in json.loads(run(command, ROOT, SECONDS).stdout)
+    ]
 
-
-@pytest.mark.timeout(2 * SECONDS)
-def test_bandit() -> None:
-    """bandit finds exactly the accepted findings."""
-    try:
-        bandit = program("bandit")
-    except Missing as missing:
-        pytest.skip(f"needs {missing}")
-    command = [bandit, "--quiet", "--recursive", "--format", "json", "src"]
-    ran = run(command, ROOT, SECONDS)
-    report = json.loads(ran.stdout)
-    assert [] == report["errors"]
-    used = set()
-    for found in report["results"]:
-        exact = f"{found['test_id']} {place(ROOT / found['filename'])}"
-        known = next((key for key in (exact, found["test_id"]) if key in BANDIT), None)
-        assert known is not None, (exact, found["line_number"], found["issue_text"])
-        used.add(known)
-    assert set(BANDIT) == used
+    assert {("S311", name) for name in CHANCE} == set(found)
 
 
 def locks() -> list[Path]:
@@ -146,9 +91,10 @@ def test_every_dependency_is_pinned_by_hash() -> None:
 def audited(lock: Path) -> list[dict[str, Any]]:
     """Return pip-audit's report for a lock file; skip the test if it cannot look up packages."""
     try:
-        tool = program("pip-audit")
-    except Missing as missing:
-        pytest.skip(f"needs {missing}")
+        home = environment("pip-audit", HERE / "requirements-pip-audit.txt")
+    except subprocess.CalledProcessError:
+        pytest.skip("needs an index of Python packages")
+    tool = str(home / "bin" / "pip-audit")
     command = [tool, "-r", str(lock), "--require-hashes", "--disable-pip", "--format", "json"]
     command += ["--progress-spinner", "off", "--timeout", "15"]
     try:

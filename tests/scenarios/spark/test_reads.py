@@ -39,21 +39,6 @@ def bodies(first: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]
 
 
-def test_a_batch_may_end_at_a_time(spark, steady, topic):
-    """endingTimestamp excludes messages from that time on, startingTimestamp those before it."""
-    publish(steady, topic, *bodies(0, 3))
-    first = between()
-    publish(steady, topic, *bodies(3, 6))
-    second = between()
-    publish(steady, topic, *bodies(6, 9))
-    reader = spark.read.format("nsq").options(topic=topic, nsqd_tcp_addresses=steady.tcp)
-
-    assert [0, 1, 2, 3, 4, 5] == numbers(
-        reader.option("endingTimestamp", milliseconds(second)).load()
-    )
-    assert [3, 4, 5] == numbers(reader.option("startingTimestamp", milliseconds(first)).load())
-
-
 def test_predicates_on_the_time_are_pushed_down(spark, steady, topic):
     """Messages that a pushed-down time predicate excludes are not read.
 

@@ -1,10 +1,10 @@
-"""Several topics in one query: real nsqds and nsqlookupd, called as Spark calls the source.
+"""What happens to nsqds and topics while a query runs: docs/spark.md has the table.
 
-docs/spark.md has a table of what happens to nsqds and topics while a query runs; its rows about
-one topic in a real Spark are tested in test_nsqds_fail.py.
+Real nsqds and nsqlookupd are called as Spark calls the source.
 """
 
 import re
+import shutil
 import time
 
 import pytest
@@ -17,7 +17,6 @@ from sparq.spark.offsets import TopicSelection, parse_key
 from sparq.spark.options import ClusterOptions, SourceOptions
 from sparq.spark.ranges import SCHEMA
 from sparq.spark.source import NsqBatchReader, NsqStreamReader
-from tests.scenarios.spark.witness import wipe
 from tests.spark.reading import Follower, indexes
 from tests.support.own_topic import own_topic
 from tests.support.published import publish
@@ -137,19 +136,6 @@ def test_topics_of_all_nsqds_are_read_together(both, made, prefix, by):
     assert [0, 0] == [each.channel(second, "spark")["depth"] for each in (steady, nsqd)]
     assert {} == nsqd.channel("other", "spark")
     assert {} == nsqd.channel(prefix + "c#ephemeral", "spark")
-
-
-def test_one_limit_covers_all_topics(steady, made, prefix):
-    """maxOffsetsPerTrigger limits all topics together, and does not starve a quiet topic."""
-    busy, quiet = prefix + "busy", prefix + "quiet"
-    publish(steady, busy, *(b"%d" % number for number in range(20)))
-    publish(steady, quiet, b"a", b"b")
-    follower = made(topics=f"{busy},{quiet}", maxOffsetsPerTrigger="11")
-    assert follower.step()
-
-    assert 11 == len(follower.rows)
-    assert [b"a"] == follower.bodies(quiet)
-    follower.read(22)
 
 
 # What is read again
@@ -278,7 +264,10 @@ def test_an_nsqd_that_returns_empty_is_a_loss_for_each_topic(both, made, prefix,
     )
     for follower in (failing, going):
         follower.read(4)
-    wipe(nsqd)
+    nsqd.kill9()
+    for path in nsqd.folder.iterdir():
+        if path != nsqd.log:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     nsqd.start()
     with pytest.raises(
         DataLossError, match=rf"topic {prefix}. at nsqd {nsqd.tcp} are lost: its log"
@@ -340,6 +329,34 @@ def test_a_run_waits_for_all_topics_of_an_unreachable_nsqd(both, made, prefix, f
     else:
         follower.read(2)
         assert not follower.step()
+
+
+def test_an_nsqd_that_is_lost_for_good_is_given_up_by_name(both, made, prefix, caplog):
+    """With lostNsqds a query goes on without an nsqd; its unread messages are counted as lost."""
+    lookupd, steady, nsqd = both
+    topic = prefix + "a"
+    publish(steady, topic, b"1", b"2")
+    publish(nsqd, topic, b"3", b"4", b"5")
+    is_known(lookupd, (steady, topic), (nsqd, topic))
+    given = {"topic": topic, "nsqdTimeoutMs": "500", "maxOffsetsPerTrigger": "2"}
+    follower = made(**given)
+    follower.read(2)
+    nsqd.kill9()
+    follower.reader.prepareForTriggerAvailableNow()
+    with pytest.raises(UnreachableError, match=f"nsqd {nsqd.tcp}.*option lostNsqds"):
+        follower.step()
+    follower.reader.stop()
+
+    left = made(**given, offset=follower.offset, lostNsqds=nsqd.tcp)
+    read = follower.bodies(topic)
+    left.read(2 - sum(body in read for body in (b"1", b"2")))
+    (lost,) = {
+        found[1]
+        for line in caplog.messages
+        if (found := re.search(r"(\d+)(?:,| messages) of topic .* lostNsqds gives", line))
+    }
+    assert [b"1", b"2"] == sorted({*read, *left.bodies(topic)} - {b"3", b"4", b"5"})
+    assert 5 == len(read) + len(left.rows) + int(lost)
 
 
 def test_a_tombstoned_topic_is_still_read(lookupd, steady, made, prefix):

@@ -23,7 +23,7 @@ NSQD_FLAGS = (
     *("--topology-region=north", "--topology-zone=pole", "--max-connections=9"),
     *("--enable-experiment=topology-aware-consumption", "--min-output-buffer-timeout=50ms"),
     *("--e2e-processing-latency-percentile=0.5", "--e2e-processing-latency-window-time=1s"),
-    *("--deflate=false", "--snappy=false"),
+    *("--deflate=false", "--snappy=false", "--max-line-size=4096"),
     *("--worker-id", "--queue-scan-worker-pool-max=9", "--queue-scan-selection-count=9"),
 )
 NSQLOOKUPD_FLAGS = (
@@ -88,7 +88,7 @@ def test_consumers_in_nsqds_own_zone_come_first(nsqd: NsqdServer) -> None:
 
 
 def test_what_the_flags_forbid_is_refused(nsqd: NsqdServer) -> None:
-    """Compression, short buffer timeouts, and connections beyond the limit; others stay open."""
+    """Compression, short timeouts, long lines, and connections beyond the limit."""
     with V2Client(nsqd) as line:
         granted = json.loads(introduce(line, output_buffer_timeout=50, deflate=True)[1])
         assert (granted["output_buffer_timeout"], granted["deflate"]) == (50, False)
@@ -97,6 +97,9 @@ def test_what_the_flags_forbid_is_refused(nsqd: NsqdServer) -> None:
     with V2Client(nsqd) as line:
         text = b"E_BAD_BODY IDENTIFY output buffer timeout (49) is invalid"
         assert introduce(line, output_buffer_timeout=49) == (FRAME_ERROR, text)
+    with V2Client(nsqd) as line:
+        line.send(b"NOP" + b" " * 4096)
+        assert line.rest() == b""
     lines: list[V2Client] = []
 
     def is_full() -> bool:
