@@ -2,36 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from sparq.protocol import commands, layout
 from tests.broker.harness import BrokerHarness
-
-
-@pytest.mark.behaviour("diskqueue.TestDiskQueuePeek")
-def test_range_reads_change_nothing() -> None:
-    """Reading by range leaves the channel's depth and the order of its messages unchanged."""
-    harness = BrokerHarness()
-    harness.publish("t", *[b"%d" % number for number in range(10)])
-    reader = harness.connect()
-    reader.say(commands.attach("t", "c"))
-    attached = json.loads(reader.answers()[0])
-    for _ in range(2):
-        reader.say(
-            commands.read(
-                "t", attached["log"], int(attached["first"]), int(attached["end"]), 1 << 20
-            )
-        )
-        ((kind, data),) = reader.take_frames()
-        assert layout.FRAME_RANGE == kind
-        assert all(b"%d" % number in data for number in range(10))
-        assert 10 == harness.channel("t", "c").depth
-    reader.close()
-
-    found = harness.consumer("t", "c", rdy=100).bodies()
-    assert [b"%d" % number for number in range(10)] == found
 
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueEmpty")

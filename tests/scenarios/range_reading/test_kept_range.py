@@ -37,6 +37,7 @@ def readable(harness: BrokerHarness, first: int) -> bool:
     return kind == FRAME_RANGE
 
 
+@pytest.mark.behaviour("diskqueue.TestDiskQueuePeek")
 @pytest.mark.parametrize("ends", ["crash", "restart", "checkpoint"])
 def test_messages_finished_by_the_last_commit_can_be_read_again(
     ends: str, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""Runs ansq's create_writer and create_reader on asyncio, used as ansq's documentation describes."""
+"""Runs ansq's create_writer and create_reader, used as ansq's documentation describes."""
 
 import asyncio
 
