@@ -47,7 +47,10 @@ SLOW_GROUPS = {
         "make slow-tests ARGS=tests/proofs",
         ("[bitrot]", "[crash]", "[golden]", "[simulate]"),
     ),
-    "tests/scenarios/deploy/": ("make deploy", ("test_rules.py", "test_units.py")),
+    "tests/scenarios/deploy/": (
+        "make deploy",
+        ("test_compose.py", "test_rules.py", "test_units.py"),
+    ),
     "tests/scenarios/interop/test_clients.py": ("make interop", ("[nsqjs", "[pynsq")),
     "tests/scenarios/admin_pages/test_pages.py": (
         "make slow-tests ARGS=tests/scenarios/admin_pages",

@@ -1,7 +1,6 @@
 """JSON of any shape: values by their paths, and the rest."""
 
 import json
-import random
 
 import pytest
 
@@ -39,28 +38,6 @@ def test_a_path_leads_through_objects_and_lists(path, value):
     assert value == values.get("own")
     assert (OBJECT == rest) == (value is None and path != "n")
     assert misfits == (path == "a.b.0")
-
-
-def random_objects(rng, count):
-    """Objects with some of the usual keys, in random order, with values of all types."""
-    texts = ["/a", "", "-", "1.2.3.4", "200", 'a"b', "\u00e9", "2026-03-02T10:00:00Z"]
-    odd = [None, True, 7, 1.5, {"a": 1}, [], ["x"], 10**30]
-    keys = ["time", "ts", "ip", "path", "url", "status", "agent", "k", "request_time", "l.m"]
-    for _ in range(count):
-        chosen = rng.sample(keys, rng.randint(1, len(keys)))
-        yield {key: rng.choice(texts if rng.random() < 0.7 else odd) for key in chosen}
-
-
-def test_objects_are_read_the_same_alone_and_together():
-    """What is beside an object does not change how it is read; what is none has no row."""
-    rng = random.Random(3)
-    bodies = [json.dumps(one).encode() for one in random_objects(rng, 2000)]
-    bodies += [b"[]", b"{", b"7", b"{}", b"\xff", b'{"time": 1e999}'] * 20
-    reader = JsonReader(Reading(columns=(("k", "k: bigint"), ("m", "l.m: string"))))
-    alone = [rows_of(reader, [body]).get(0) for body in bodies]
-
-    assert {row: one for row, one in enumerate(alone) if one} == rows_of(reader, bodies)
-    assert 100 == alone.count(None)
 
 
 def test_what_is_taken_is_removed_from_the_rest():

@@ -33,13 +33,3 @@ def document(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
 def services(variables: Mapping[str, str] | None = None) -> dict[str, Service]:
     """The services by name."""
     return dict(document(variables)["services"])
-
-
-def in_start_order(found: Mapping[str, Service]) -> list[str]:
-    """The names in an order in which each follows those that it depends on."""
-    ordered: list[str] = []
-    while left := [name for name in found if name not in ordered]:
-        ready = [name for name in left if set(found[name].get("depends_on", ())) <= set(ordered)]
-        assert ready, f"{left} depend on each other"
-        ordered += ready
-    return ordered

@@ -47,15 +47,3 @@ def stages() -> dict[str, Stage]:
         else:
             steps.append((name, words))
     return found
-
-
-def needed(target: str) -> list[str]:
-    """The stages that a target needs, in their order."""
-    whole = stages()
-    wanted, left = {target}, [target]
-    while left:
-        stage = whole[left.pop()]
-        more = set(re.findall(r"--from=(\S+)", " ".join(stage.of("COPY")))) | {stage.origin}
-        left += (more & set(whole)) - wanted
-        wanted |= more & set(whole)
-    return [name for name in whole if name in wanted]

@@ -1,7 +1,6 @@
-"""deploy/compose.yml: its keys are those of the specification, and its commands form a cluster.
+"""deploy/compose.yml: its keys are those of the specification, and its commands fit together.
 
-No container engine has run it. Here each service is a process with the file's command, in a
-separate network that knows only the services' names; a volume is a folder.
+No container engine has run it.
 """
 
 from __future__ import annotations
@@ -11,17 +10,19 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sparq.program.supervised import SupervisedProcess
+from sparq.nsqadmin.options import NsqadminOptions
+from sparq.nsqd.options import NsqdOptions
+from sparq.nsqlookupd.options import NsqlookupdOptions
+from sparq.program.flags import parse
 from tests.scenarios.deploy import compose
 from tests.scenarios.deploy.compose import Service
-from tests.scenarios.deploy.namespace import Namespace
-from tests.support.waiting import wait_for
+from tests.support.options import value
+from tests.support.servers import free_port, spawn_nsqd
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
@@ -34,13 +35,15 @@ KEYS = {
 """Keys of services in the Compose Specification, without `network_mode`: no host networks."""
 HEALTH_KEYS = {"test", "interval", "timeout", "retries", "start_period"}
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-SECONDS_MAX = 60
-SETUP = """
-ip link set lo up
-mount -t tmpfs tmpfs /var/lib
-mkdir /var/lib/nsqd /var/lib/nsqadmin
-mount --bind "$1" /etc/hosts
-"""
+PROGRAMS: dict[str, Any] = {
+    **{"nsqd": NsqdOptions, "nsqlookupd": NsqlookupdOptions, "nsqadmin": NsqadminOptions}
+}
+CHART = {
+    "nsqlookupd": ("--broadcast-address=nsq-nsqlookupd-0",),
+    "nsqd": ("--broadcast-address=b", "--lookupd-tcp-address=a:4160", "-data-path=/data"),
+    "nsqadmin": ("--base-path=/", "--lookupd-http-address=a:4161"),
+}
+"""What NSQ's Helm chart passes to each program."""
 
 
 @pytest.fixture(scope="module")
@@ -82,123 +85,69 @@ def test_services_have_least_privileges(services: dict[str, Service]) -> None:
         assert ("30s" if one["command"][0] == "nsqd" else "10s") == one["stop_grace_period"]
 
 
-class Engine:
-    """Runs the services; each starts when those it depends on are healthy."""
+def test_the_daemons_accept_their_commands_and_find_each_other(
+    services: dict[str, Service],
+) -> None:
+    """Each command line is accepted; addresses are names of services, with ports that they have.
 
-    def __init__(self, services: dict[str, Service], folder: Path, network: Namespace) -> None:
-        self.services = services
-        self._folder = folder
-        self._network = network
-        self.running: dict[str, SupervisedProcess] = {}
-
-    def up(self) -> None:
-        """Start all services, as `docker compose up --wait` does."""
-        for name in compose.in_start_order(self.services):
-            self._start(name)
-            wait_for(partial(self.is_healthy, name), SECONDS_MAX, partial(self.log, name))
-
-    def _start(self, name: str) -> None:
-        program, *words = self.services[name]["command"]
-        mounts = [f"{self._volume(entry)}" for entry in self.services[name].get("volumes", ())]
-        script = "".join(f"mount --bind {one}; " for one in mounts) + 'exec "$@"'
-        command = ("unshare", "-m", "sh", "-ec", script, "sh")
-        run = (sys.executable, "-m", f"sparq.{program}", *words)
-        self.running[name] = SupervisedProcess(
-            name,
-            [*self._network.prefix, *command, *run],
-            self._folder / f"{name}.log",
-            folder=self._folder,
-        )
-        self.running[name].start()
-
-    def _volume(self, entry: str) -> str:
-        """The arguments of `mount --bind` for a volume."""
-        volume, place = entry.split(":")
-        (self._folder / volume).mkdir(exist_ok=True)
-        return f"'{self._folder / volume}' '{place}'"
-
-    def log(self, name: str) -> str:
-        """The log of a service."""
-        return (self._folder / f"{name}.log").read_text()
-
-    def exec(self, *command: str, given: str = "") -> subprocess.CompletedProcess[str]:
-        """Run a command in the services' network."""
-        return subprocess.run(
-            [*self._network.prefix, *command],
-            cwd=self._folder,
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_MAX,
-            check=False,
-        )
-
-    def is_healthy(self, name: str) -> bool:
-        """Whether its health check succeeds."""
-        assert not self.running[name].has_ended(), self.log(name)
-        kind, program, *words = self.services[name]["healthcheck"]["test"]
-        assert ("CMD", "healthcheck") == (kind, program)
-        return self.exec(sys.executable, "-IS", str(HEALTHCHECK), *words).returncode == 0
-
-    def close(self) -> None:
-        """Kill the remaining services."""
-        for process in self.running.values():
-            process.kill()
+    A health check asks the daemon's own HTTP port.
+    """
+    options = {name: read(one) for name, one in services.items()}
+    listening = {
+        f"{name}:{value(told, key).rpartition(':')[2]}"
+        for name, told in options.items()
+        for key in ("tcp_address", "http_address")
+        if "nsqadmin" not in name or key == "http_address"
+    }
+    for name, told in options.items():
+        asked = {
+            "nsqd": lambda o: o.lookupd.tcp_addresses,
+            "nsqadmin": lambda o: o.lookupd_http_addresses,
+        }
+        used = asked.get(services[name]["command"][0], lambda _: ())(told)
+        assert set(used) <= listening, name
+        assert services[name]["healthcheck"]["test"] == [
+            *("CMD", "healthcheck", value(told, "http_address").rpartition(":")[2])
+        ]
+        assert len(used) == 2 or "lookupd" in name
 
 
-@pytest.fixture(scope="module")
-def engine(
-    services: dict[str, Service], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engine]:
-    """All services, running."""
-    folder = tmp_path_factory.mktemp("compose")
-    hosts = folder / "hosts"
-    hosts.write_text("127.0.0.1 localhost " + " ".join(services) + "\n")
-    with Namespace("nm", SETUP, str(hosts)) as network:
-        running = Engine(services, folder, network)
-        try:
-            running.up()
-            yield running
-        finally:
-            running.close()
+def read(service: Service) -> Any:
+    """The options that a service's daemon parses from its command line."""
+    program, *words = service["command"]
+    return parse(PROGRAMS[program], program, words)
 
 
-def program(name: str) -> str:
-    """The console script of the image, as this environment has it."""
-    return str(Path(sys.executable).with_name(name))
-
-
-def test_the_pages_compose_commands_work(services: dict[str, Service], engine: Engine) -> None:
-    """The commands of docs/operating.md build the services' image, start them, and work in them."""
-    section = PAGE[PAGE.index("## In containers") : PAGE.index("## Change")]
+def test_the_pages_commands_are_those_of_the_file(services: dict[str, Service]) -> None:
+    """docs/operating.md builds the services' image, starts the file, and runs programs in it."""
+    section = PAGE[PAGE.index("## In containers") : PAGE.index("### In place of NSQ")]
     blocks = re.findall(r"^```\n(.*?)^```$", section, re.M | re.S)
-    build, up, *lines = [shlex.split(line) for block in blocks for line in block.splitlines()]
+    build, up, _, *inside = [shlex.split(line) for block in blocks for line in block.splitlines()]
     file = ["docker", "compose", "--file", "deploy/compose.yml"]
     (image,) = {one["image"] for one in services.values()}
 
     assert ["--file", "deploy/Dockerfile", "--target", "nsqd", "--tag", image, "."] == build[2:]
     assert [*file, "up", "--detach", "--wait"] == up
-    said = []
-    for words in lines:
-        if words[:2] == ["docker", "build"]:  # another target, which test_image.py builds
-            assert words[:4] == [*build[:2], "--file", "deploy/Dockerfile"]
-            continue
-        inside = words[0] == "docker"
-        assert not inside or [*file, "exec", "nsqadmin"] == words[:6]
-        ran = engine.exec(program(words[6]), *words[7:]) if inside else engine.exec(*words)
-        assert 0 == ran.returncode, ran.stderr
-        said.append(ran.stdout)
-    assert ["OK", "hello\n"] == said[:2]
-    assert "greetings" in said[2]
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for words in inside:
+        assert [*file, "exec", "nsqadmin"] == words[:6]
+        assert words[6] in scripts["scripts"]
+        assert words[-1].endswith("=nsqlookupd-1:4161")
 
 
-def test_health_checks_report_the_cause(engine: Engine) -> None:
-    """A health check reports a port without a listener.
+def test_health_checks_report_the_cause(tmp_path: Path) -> None:
+    """A health check reports a port without a listener, and what the daemon answers."""
+    with spawn_nsqd(tmp_path) as nsqd:
+        for port, status, said in (
+            (free_port(), 1, "[Errno 111]"),
+            (nsqd.http_port, 0, "HTTP/1.0 200 OK: OK\n"),
+        ):
+            command = [sys.executable, "-IS", str(HEALTHCHECK), str(port)]
+            ran = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert (status, True) == (ran.returncode, said in ran.stdout)
 
-    Without a port it finds the running daemon.
-    """
-    bad = engine.exec(sys.executable, "-IS", str(HEALTHCHECK), "4999")
-    good = engine.exec(sys.executable, "-IS", str(HEALTHCHECK))
 
-    assert (1, True) == (bad.returncode, bad.stdout.startswith("port 4999: [Errno 111]"))
-    assert (0, "HTTP/1.0 200 OK: OK\n") == (good.returncode, good.stdout)
+@pytest.mark.parametrize(("program", "words"), CHART.items())
+def test_the_commands_of_nsqs_chart_are_accepted(program: str, words: tuple[str, ...]) -> None:
+    """What NSQ's Helm chart passes to its image is accepted by our programs."""
+    assert parse(PROGRAMS[program], program, list(words))

@@ -1,6 +1,6 @@
 """deploy/Dockerfile, checked without running its steps, and the programs that it adds.
 
-No engine has built the images, as the file's top states; test_steps.py runs the steps of one image.
+No engine has built the images, as the file's top states.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sparq.protocol import lookup
 from tests.support.servers import spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import wait_for
 
@@ -29,12 +28,3 @@ def test_an_ipv6_broadcast_address_has_one_spelling(tmp_path: Path, address: str
         for topic, node in (("t", f"::1:{nsqd.http_port}"), ("u", f"[::1]:{nsqd.http_port}")):
             lookupd.post(f"/topic/tombstone?topic={topic}&node={node}")
             assert [] == lookupd.get_json(f"/lookup?topic={topic}")["producers"]
-
-
-@pytest.mark.parametrize("address", ["::1", "[::1]"])
-def test_a_client_finds_either_spelling(address: str) -> None:
-    """Go's nsqlookupd lists an address as it was registered, with its brackets."""
-    answer = {"producers": [{"broadcast_address": address, "tcp_port": 4150}]}
-
-    (found,) = lookup.producers(answer).found
-    assert "[::1]:4150" == found.address

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.scenarios.deploy.namespace import Namespace
+from tests.scenarios.interop.namespace import Namespace
 from tests.support.run_program import run_program
 
 RUN_SECONDS_MAX = 1200

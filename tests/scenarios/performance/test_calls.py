@@ -105,6 +105,16 @@ def calls_of(call: Callable[[], object]) -> int:
     return sum(not file.endswith("log/block.py") for file in files_of(call))
 
 
+def assert_least(tries: list[list[str]], calls_max: int, files_max: int) -> None:
+    """Assert limits of calls and of files for the best of these lists of called files.
+
+    Each by itself: what happens once in a while adds calls to one try and files to another.
+    """
+    assert min(map(len, tries)) <= calls_max
+    files = min(map(set, tries), key=len)
+    assert len(files) <= files_max, sorted(files)
+
+
 @pytest.fixture
 def line(tmp_path: Path) -> Line:
     """An in-process connection to a topic that has messages."""
@@ -129,44 +139,48 @@ def test_a_pub_to_a_waiting_consumer_stays_within_its_limits(line: Line) -> None
     while answer := line.say(commands.rdy(100)):
         line.say(fins(answer))
     one = commands.pub("t", b"x" * 200)
-    costs: list[tuple[int, int]] = []
+    costs: list[list[str]] = []
     for _ in range(20):
         answers: list[bytes] = []
         files = files_of(lambda answers=answers: answers.append(line.say(one)))
         assert answers[0].count(b"x" * 200) == 1
         line.say(fins(answers[0]))
-        costs.append((len(files), len(set(files))))
+        costs.append(files)
 
-    assert min(costs) <= (DELIVERED_PUB_CALLS_MAX, DELIVERED_PUB_FILES_MAX)
+    assert_least(costs, DELIVERED_PUB_CALLS_MAX, DELIVERED_PUB_FILES_MAX)
 
 
 def test_a_fin_stays_within_its_limits_up_to_the_written_ledger(line: Line) -> None:
     """From the bytes of a FIN to the ledger's file, in calls and source files (least of 20)."""
     line.say(commands.sub("t", "c"))
-    costs: list[tuple[int, int]] = []
+    costs: list[list[str]] = []
     for _ in range(20):
         said = fins(line.say(commands.rdy(1)))
         line.say(commands.rdy(0))
         files = files_of(lambda said=said: line.say(said))
-        costs.append((len(files), len(set(files))))
+        costs.append(files)
         assert 0 == line.session.in_flight_count
 
-    assert min(costs) <= (FIN_CALLS_MAX, FIN_FILES_MAX)
+    assert_least(costs, FIN_CALLS_MAX, FIN_FILES_MAX)
 
 
 def test_a_delivery_stays_within_its_limit_of_files(line: Line) -> None:
-    """From the end of the turn to the output of a consumer."""
+    """From the end of the turn to the output of a consumer (least of 20 tries)."""
     line.say(commands.sub("t", "c"))
     answer = line.say(commands.rdy(1))
-    line.parser.feed(fins(answer))
-    command = line.parser.next()
-    assert command is not None
-    line.broker.execute(line.session, command, now())
-    (topic,) = line.broker.turn.topics
-    delivery = files_of(lambda: topic.end_turn(now()))
+    deliveries: list[set[str]] = []
+    for _ in range(20):
+        line.parser.feed(fins(answer))
+        command = line.parser.next()
+        assert command is not None
+        line.broker.execute(line.session, command, now())
+        (topic,) = line.broker.turn.topics
+        deliveries.append(set(files_of(lambda topic=topic: topic.end_turn(now()))))
+        assert 1 == line.session.in_flight_count
+        answer = line.say(b"")
 
-    assert 1 == line.session.in_flight_count
-    assert len(set(delivery)) <= DELIVERY_FILES_MAX, sorted(set(delivery))
+    files = min(deliveries, key=len)
+    assert len(files) <= DELIVERY_FILES_MAX, sorted(files)
 
 
 def test_a_batch_stays_within_the_limits_of_calls(line: Line) -> None:

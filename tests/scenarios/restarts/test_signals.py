@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -48,34 +49,23 @@ def ends(server: Server, number: signal.Signals, gap_seconds: float) -> tuple[in
     return process.returncode, gone - said
 
 
+@pytest.mark.parametrize("spawn", [spawn_nsqd, spawn_nsqlookupd])
 @pytest.mark.parametrize(
     ("number", "gap_seconds"), [(signal.SIGTERM, 0.002), (signal.SIGINT, 0.02)]
 )
-def test_repeated_signals_end_nsqd_with_status_0(
-    tmp_path: Path, number: signal.Signals, gap_seconds: float
+def test_repeated_signals_end_a_daemon_with_status_0(
+    tmp_path: Path, spawn: Callable[..., Server], number: signal.Signals, gap_seconds: float
 ) -> None:
-    """Repeated signals do not disturb nsqd's exit: status 0, 0.5 s after "bye", and all topics."""
-    with spawn_nsqd(tmp_path, "--sync-every=2500") as nsqd:
-        for topic in range(TOPICS):
-            nsqd.post(f"/pub?topic=t{topic}", b"x" * 1000)
-        status, seconds = ends(nsqd, number, gap_seconds)
+    """Repeated signals do not disturb the exit: status 0, 0.5 s after "bye", and all topics."""
+    with spawn(tmp_path) as daemon:
+        for topic in range(TOPICS * (spawn is spawn_nsqd)):
+            daemon.post(f"/pub?topic=t{topic}", b"x" * 1000)
+        status, seconds = ends(daemon, number, gap_seconds)
 
         assert (status, seconds < END_SECONDS_MAX) == (0, True), seconds
-        nsqd.start()
-        assert len(nsqd.get_json("/stats?format=json")["topics"]) == TOPICS
-
-
-@pytest.mark.parametrize(
-    ("number", "gap_seconds"), [(signal.SIGTERM, 0.002), (signal.SIGINT, 0.02)]
-)
-def test_repeated_signals_end_nsqlookupd_with_status_0(
-    tmp_path: Path, number: signal.Signals, gap_seconds: float
-) -> None:
-    """Repeated signals do not disturb nsqlookupd's exit: status 0, within 0.5 s after "bye"."""
-    with spawn_nsqlookupd(tmp_path) as lookupd:
-        status, seconds = ends(lookupd, number, gap_seconds)
-
-        assert (status, seconds < END_SECONDS_MAX) == (0, True), seconds
+        if spawn is spawn_nsqd:
+            daemon.start()
+            assert len(daemon.get_json("/stats?format=json")["topics"]) == TOPICS
 
 
 def first_client(nsqd: Server) -> V2Client:

@@ -14,7 +14,6 @@ from sparq.client import AuthRequiredError, Config, Consumer, Producer, RemoteEr
 from sparq.client.blocking.connection import BlockingConnection
 from sparq.client.connection import open_connection
 from sparq.client.range_reader import RangeReader
-from sparq.protocol import batch, commands
 from sparq.wire.layer_options import LayerOptions
 from tests.client.authd import READER, SECRET, Authd, running_authd
 from tests.client.certificates import Certificates, certificates
@@ -222,38 +221,3 @@ async def test_unix_sockets_and_ipv6(
 
     assert (receipt.nsqd, message.nsqd, message.body) == (address, address, b"1")
     assert ends.end_ordinal == 1
-
-
-@pytest.mark.parametrize("guarded", [False, True], ids=["open", "auth"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_ranges_are_read_through_each_layer(
-    request: pytest.FixtureRequest,
-    files: Certificates,
-    nsqds: dict[bool, NsqdServer],
-    kind: str,
-    guarded: bool,
-) -> None:
-    """ATTACH, ENDS, READ and COMMIT work through each layer, with answers of several MB."""
-    nsqd, topic = nsqds[guarded], own_topic(request)
-    layers = LayerOptions(**options_of(files, kind, SECRET if guarded else ""))
-    bodies = [os.urandom(5000) + bytes(5000) for _ in range(1200)]
-    connection = BlockingConnection(nsqd.tcp, layers=layers)
-    for at in range(0, len(bodies), 300):
-        assert connection.ask(commands.mpub(topic, bodies[at : at + 300])) == b"OK"
-    connection.close()
-
-    reader = RangeReader(nsqd.tcp, layers=layers)
-    attached = reader.attach(topic, "spark")
-    ends = attached.ends
-    assert ends.end_ordinal == len(bodies)
-    read = []
-    for piece in reader.read(topic, ends.log, ends.first, ends.end):
-        for stored in batch.walk(piece.batches):
-            begin = 0
-            for end in stored.ends.tolist():
-                read.append(bytes(stored.frames[begin + 34 : end]))
-                begin = end
-    reader.commit(topic, "spark", attached.epoch, ends.end)
-    assert read == bodies
-    assert nsqd.channel(topic, "spark")["depth"] == 0
-    reader.close()
