@@ -103,7 +103,7 @@ clients: $(READY) ## compare the client with pynsq, gnsq and ansq: consuming, pu
 interop: $(READY) ## unmodified clients of other projects against nsqd and nsqlookupd
 	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs tests/scenarios/interop
 
-deploy: $(READY) ## the image, compose, Kubernetes, systemd, wheel and the pages about them (ARGS=)
+deploy: $(READY) ## the Dockerfile, compose, Kubernetes, systemd, the wheel and the pages about them (ARGS=)
 	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs tests/scenarios/deploy $(ARGS)
 
 wheel: $(READY) ## the pipeline from the wheel sparq-mq[spark]; pip downloads 1 GB (ARGS=)
