@@ -21,7 +21,7 @@ from tests.scenarios.interop.environments import INSTALL_SECONDS_MAX, Missing
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PACKAGES = {"sparq", "pyspark_nsq"}
-OF_OTHERS = {"multidict": "aiohttp", "yarl": "aiohttp", "py4j": "pyspark"}
+OF_OTHERS = {"markupsafe": "jinja2", "multidict": "aiohttp", "yarl": "aiohttp", "py4j": "pyspark"}
 """Modules that belong to the interface of a dependency, which brings them."""
 ASKED = """
 import contextlib, importlib.metadata, io, json
@@ -91,7 +91,7 @@ def test_every_import_is_a_declared_dependency() -> None:
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 imported.add(str(node.module).partition(".")[0])
 
-    for module in imported - sys.stdlib_module_names - PACKAGES:
+    for module in sorted(imported - sys.stdlib_module_names - PACKAGES):
         found = [OF_OTHERS[module]] if module in OF_OTHERS else owners.get(module, [])
         assert names & {canonicalize_name(owner) for owner in found}, module
 
