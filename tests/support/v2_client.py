@@ -177,10 +177,6 @@ class V2Client:
             self._stream.feed(data)
         return self._stream.take(size)
 
-    def receive_some(self) -> bytes:
-        """Return the bytes received after the last frame, or else the next ones to arrive."""
-        return self._stream.take(len(self._stream.plain)) or self.socket.recv(READ_BYTES)
-
     def rest(self) -> bytes:
         """Return all bytes up to the end of the connection."""
         data = self._stream.take(len(self._stream.plain))

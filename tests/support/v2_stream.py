@@ -22,7 +22,6 @@ FRAME_RESPONSE, FRAME_ERROR, FRAME_MESSAGE = 0, 1, 2
 HEARTBEAT = b"_heartbeat_"
 SNAPPY_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
 RECORD_BYTES = 1 << 14
-INDEX_BITS = 54
 
 _HEAD = struct.Struct(">ii")
 _MESSAGE = struct.Struct(">qH16s")
@@ -38,11 +37,6 @@ class Message(NamedTuple):
     attempts: int
     id: bytes
     body: bytes
-
-    @property
-    def log_index(self) -> int:
-        """The message's index in its topic's log."""
-        return int(self.id, 16) & ((1 << INDEX_BITS) - 1)
 
 
 def decode_message(data: bytes) -> Message:
