@@ -19,6 +19,7 @@ from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
 from sparq.nsqd.serving import open_broker
 from sparq.nsqd.site import start_http
+from sparq.nsqd.tcp import TcpConnection
 from sparq.protocol.commands import fin, identify, rdy
 from tests.support.open_files import files_closed_below
 from tests.support.options import changed
@@ -92,11 +93,12 @@ async def start(folder: Path, **changes: Any) -> Daemon:
     certificates = tls.build(options)
     listeners = listen(options, has_tls=certificates is not None)
     nsqd = Nsqd(options, open_broker(options, CachingDisk(), folder), asyncio.get_running_loop())
-    nsqd.clients.tls = certificates
+    nsqd.tls = certificates
     nsqd.tcp_port, nsqd.http_port, nsqd.https_port = (
         -1 if listener is None else listener.port for listener in listeners
     )
-    await nsqd.start(listeners.tcp)
+    await listeners.tcp.serve(lambda: TcpConnection(nsqd))
+    nsqd.turns.tick()
     peers = LookupPeers(nsqd)
     reloader = Reloader(nsqd, peers, lambda: options)
     site = await start_http(nsqd, reloader, listeners)
@@ -110,7 +112,7 @@ async def start(folder: Path, **changes: Any) -> Daemon:
 async def stop(daemon: Daemon) -> None:
     running.remove(daemon)
     with files_closed_below(Path(daemon.nsqd.options.data_path)):
-        for listener in daemon.listeners[1:]:
+        for listener in daemon.listeners:
             if listener is not None:
                 listener.close()
         await daemon.nsqd.stop()

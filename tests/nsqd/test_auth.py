@@ -367,9 +367,7 @@ async def test_a_waiting_auth_does_not_delay_other_clients(tmp_path: Path) -> No
 
         await until(is_asked)
         # Its later commands stay in the socket buffer of the kernel.
-        assert 1 == sum(
-            client._input is not Input.READING for client in daemon.nsqd.clients.connections
-        )
+        assert 1 == sum(client._input is not Input.READING for client in daemon.nsqd.connections)
         assert OK == await other.ask(c.pub("t", b"x"))
         assert ["t"] == list(daemon.nsqd.broker.topics)
         authd.open.set()

@@ -96,7 +96,7 @@ async def test_a_report_is_exact(tmp_path: Path) -> None:
 
 
 async def lines_of_a_report(nsqd: Daemon) -> list[str]:
-    return await Statsd(nsqd.nsqd)._collect()
+    return list(Statsd(nsqd.nsqd).lines())
 
 
 async def test_memory_and_percentiles(tmp_path: Path) -> None:
@@ -105,13 +105,14 @@ async def test_memory_and_percentiles(tmp_path: Path) -> None:
         tmp_path, e2e_processing_latency_percentiles=(1.0, 0.995, 0.5), statsd_prefix=""
     )
     await nsqd.post("/topic/create?topic=t")
+    await nsqd.post("/channel/create?topic=t&channel=c")
     lines = await lines_of_a_report(nsqd)
     await stop(nsqd)
 
-    names = [line.split(":")[0] + "|" + line.split("|")[1] for line in lines]
+    names = [line.split(":")[0] + "|" + line.rstrip().split("|")[1] for line in lines]
     assert names[-9:] == [f"mem.{name}" for name in MEMORY]
     # Like Go's %.0f: 99.5 is rounded to even.
-    percentiles = [f"topic.t.e2e_processing_latency_{p}:0|g" for p in ("100", "100", "50")]
+    percentiles = [f"topic.t.e2e_processing_latency_{p}:0|g\n" for p in ("100", "100", "50")]
     assert lines[4:7] == percentiles
 
 
@@ -134,20 +135,21 @@ async def test_a_restarted_counter_gives_no_negative_delta(tmp_path: Path) -> No
     nsqd = await start(tmp_path, statsd_mem_stats=False, statsd_prefix="p")
     reports = Statsd(nsqd.nsqd)
     await nsqd.post("/mpub?topic=t", b"1\n2\n3")
-    assert (await reports._collect())[0] == "p.topic.t.message_count:3|c"
+    assert next(reports.lines()) == "p.topic.t.message_count:3|c\n"
     await nsqd.post("/topic/delete?topic=t")
     await nsqd.post("/mpub?topic=t", b"1\n2")
 
-    assert (await reports._collect())[0] == "p.topic.t.message_count:2|c"
+    assert next(reports.lines()) == "p.topic.t.message_count:2|c\n"
     await stop(nsqd)
 
 
 @given(st.lists(st.text("ab", max_size=40)), st.integers(1, 60))
 def test_packets_have_whole_lines(lines: list[str], size_max: int) -> None:
     """No line is lost or cut; a packet exceeds the limit only if it is a single line."""
-    packets = packets_of(lines, size_max)
+    whole = [f"{line}\n".encode() for line in lines]
+    packets = packets_of(whole, size_max)
 
-    assert b"".join(packets) == "".join(f"{line}\n" for line in lines).encode()
+    assert b"".join(packets) == b"".join(whole)
     assert all(len(packet) <= size_max or packet.count(b"\n") == 1 for packet in packets)
     for packet, following in itertools.pairwise(packets):
         assert len(packet) + following.index(b"\n") + 1 > size_max

@@ -334,10 +334,10 @@ async def test_new_handshakes_use_new_certificates(
     other.mkdir()
     newer = Certificates.make(other)
     daemon = await run()
-    assert daemon.nsqd.clients.tls is not None
+    assert daemon.nsqd.tls is not None
     async with connected(daemon) as client:
         await client.upgrade(certificates.client())
-        daemon.nsqd.clients.tls.load(changed(NsqdOptions(), **newer.options()))
+        daemon.nsqd.tls.load(changed(NsqdOptions(), **newer.options()))
         client.send(pub("t", b"x"))
         assert b"OK" == await client.response()
     await check_refused(daemon, certificates.client())
@@ -345,7 +345,7 @@ async def test_new_handshakes_use_new_certificates(
     assert 200 == (await https(daemon, newer.client(), "GET", "/ping"))[0]
 
     with pytest.raises(StartError, match=r"failed to build TLS config - open .*/gone"):
-        daemon.nsqd.clients.tls.load(
+        daemon.nsqd.tls.load(
             changed(NsqdOptions(), **newer.options(tls_key=str(tmp_path / "gone")))
         )
     await facts_of_handshake(daemon, newer.client())
@@ -504,13 +504,13 @@ async def test_a_silent_client_in_a_handshake_does_not_delay_the_stop(
         async with connected(daemon) as other:
             await other.upgrade(certificates.client())
             async with asyncio.timeout(30):
-                for connection in tuple(daemon.nsqd.clients.connections):
+                for connection in tuple(daemon.nsqd.connections):
                     connection.close()
                 await other.end()
                 await client.end()
 
             async def all_gone() -> bool:
-                return not daemon.nsqd.clients.connections
+                return not daemon.nsqd.connections
 
             await until(all_gone)
 

@@ -187,9 +187,12 @@ def of_topic(topic: Topic, now: Instant) -> TopicStats:
 
 
 def latency_of(topic: Topic, now: Instant) -> Latency:
-    """Publish-to-FIN latency of recently finished messages, over all channels of a topic."""
+    """Publish-to-FIN latency of recently finished messages, over all channels of a topic.
+
+    A topic without channels has no percentiles, as in Go.
+    """
     quantiles = topic.options.e2e_percentiles
-    if not quantiles:
+    if not quantiles or not topic.channels:
         return OFF
     windows = [c.latencies for c in topic.channels.values() if c.latencies is not None]
     return merged(windows, quantiles, now.mono_ns)

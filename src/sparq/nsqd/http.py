@@ -147,21 +147,21 @@ class NsqdEndpoints:
             query.get("channel") or None,
             call.flag("include_clients", True),
             call.flag("include_mem", True),
-            self._start_ns,
             # Who may read one topic is not shown the clients of the others.
             all_producers=access is None or access.allows(call, Role.READ),
             client=query.get("client") or None,
         )
         as_json = query.get("format") == "json"
         pieces = (stats_format.json_pieces if as_json else stats_format.text_pieces)(
-            self._broker, wanted, instant()
+            self._broker, wanted, self._start_ns, instant()
         )
-        return Content(await stats_format.gathered(pieces), JSON if as_json else TEXT)
+        body = b"".join(await stats_format.encoded(pieces))
+        return Content(body, JSON if as_json else TEXT)
 
     async def metrics(self, _call: Call) -> Content:
         """Return the figures for Prometheus."""
         pieces = metrics.pieces(self._nsqd, self._start_ns, instant())
-        return Content(await stats_format.gathered(pieces), CONTENT_TYPE)
+        return Content(b"".join(await stats_format.encoded(pieces)), CONTENT_TYPE)
 
     # Publishing
 
@@ -300,7 +300,7 @@ class NsqdEndpoints:
         """Close the connection of a client, named by its remote address as in `/stats`."""
         address = call.argument("client")
         # Clients of a Unix socket have no address.
-        if not address or not await self._nsqd.clients.disconnect(address):
+        if not address or not await self._nsqd.disconnect(address):
             raise HttpError(404, "CLIENT_NOT_FOUND")
 
     async def _change(self, topic: str, apply: Callable[[Instant], T]) -> T:

@@ -6,7 +6,7 @@
 2. Counters end in `_total`, times are in seconds, sizes in bytes; counters start at 0 when nsqd
    starts.
 3. Topics are processed one by one, so that the event loop can run in between
-   (`stats_format.gathered`).
+   (`stats_format.encoded`).
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client import generate_latest
 
-from sparq.broker import stats
+from sparq.broker.stats import ChannelStats, TopicStats
 from sparq.daemon.prometheus_text import Family, access_families, labels, process_registry
 from sparq.nsqd.open_files import COMMITS, SYNCS
-from sparq.nsqd.stats_format import remaining
+from sparq.nsqd.stats_format import StatsRequest, rows
 from sparq.options.units import SECOND
 from sparq.protocol import NSQ_VERSION, SPARQ_VERSION
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
-    from sparq.broker.latency import Latency
     from sparq.nsqd.server import Nsqd
     from sparq.protocol.instant import Instant
 
@@ -128,7 +127,7 @@ class _Table:
     """The metric families of all topics, or of all channels."""
 
     def __init__(self, prefix: str, shown: tuple[MetricForm, ...]) -> None:
-        self._families = [(s.figure, Family(f"{prefix}_{s.name}", s.kind, s.text)) for s in shown]
+        self._by_figure = {s.figure: Family(f"{prefix}_{s.name}", s.kind, s.text) for s in shown}
         name = f"{prefix}_e2e_processing_latency"
         self._quantiles = Family(
             f"{name}_seconds", "gauge", "Time from publish to FIN, by configured quantile"
@@ -136,16 +135,15 @@ class _Table:
         self._samples = Family(
             f"{name}_samples", "gauge", "FINs that the latency quantiles are computed from"
         )
-        self.families = [family for _, family in self._families]
-        self.families += [self._quantiles, self._samples]
+        self.families = (*self._by_figure.values(), self._quantiles, self._samples)
 
-    def add(self, figures: Any, **names: str) -> None:
+    def add(self, figures: TopicStats | ChannelStats, **names: str) -> None:
         """Add the figures of one topic or channel."""
         labelled = labels(**names)
-        for figure, family in self._families:
+        for figure, family in self._by_figure.items():
             if (value := getattr(figures, figure)) is not None:
                 family.add(value, labelled)
-        latency: Latency = figures.e2e_processing_latency
+        latency = figures.e2e_processing_latency
         if latency.percentiles is None:
             return
         self._samples.add(latency.count, labelled)
@@ -163,31 +161,47 @@ def pieces(nsqd: Nsqd, start_ns: int, now: Instant) -> Iterator[str]:
         "counter",
         "Deliveries by location of the consumer: nsqd's zone, its region, or elsewhere",
     )
-    found = 0
-    for topic in remaining(broker, stats.selected(broker, None) or ()):
-        topics.add(stats.of_topic(topic, now), topic=topic.name)
-        yield ""
-        for channel in stats.channels_of(topic, None):
-            figures = stats.of_channel(channel, topic.options.mem_queue_size, now)
-            found += 1
-            names = {"topic": topic.name, "channel": figures.channel_name}
+    channel_count, topic = 0, ""
+    for figures in rows(broker, StatsRequest(), now):
+        if isinstance(figures, TopicStats):
+            topic = figures.topic_name
+            topics.add(figures, topic=topic)
+        elif isinstance(figures, ChannelStats):
+            channel_count += 1
+            names = {"topic": topic, "channel": figures.channel_name}
             channels.add(figures, **names)
             for reach, figure in _REACHES:
                 if count := getattr(figures, figure):
                     reaches.add(count, labels(**names, reach=reach))
-            yield ""
-    for family in (*_of_broker(nsqd, start_ns, found), _delivery(broker), *_of_clients(broker)):
-        yield family.text()
+        yield ""
     # Last, after all topics: Prometheus requires a family's series to be together.
-    for family in (*topics.families, *channels.families, reaches):
-        yield family.text()
-    for family in access_families(nsqd.access, "nsqd"):
-        yield family.text()
-    for histogram in (COMMITS, SYNCS):
-        family = Family(histogram.name, "histogram", histogram.text)
-        family.add_histogram(histogram.bounds, histogram.counts, histogram.total)
+    for family in (
+        *_of_broker(nsqd, start_ns, channel_count),
+        *_of_clients(broker),
+        *topics.families,
+        *channels.families,
+        reaches,
+        *access_families(nsqd.access, "nsqd"),
+        *_histograms(broker),
+    ):
         yield family.text()
     yield generate_latest(REGISTRY).decode()
+
+
+def _histograms(broker: Broker) -> Iterator[Family]:
+    waited = broker.turn.waited
+    family = Family(
+        "nsqd_delivery_latency_seconds",
+        "histogram",
+        "Time from publish to first delivery; messages sent together count as the oldest of them",
+    )
+    bounds = (bound_ns / SECOND for bound_ns in waited.bounds_ns)
+    family.add_histogram(bounds, waited.counts, waited.total_ns / SECOND)
+    yield family
+    for counts in (COMMITS, SYNCS):
+        family = Family(counts.name, "histogram", counts.text)
+        family.add_histogram(counts.bounds, counts.counts, counts.total)
+        yield family
 
 
 def _of_broker(nsqd: Nsqd, start_ns: int, channel_count: int) -> Iterator[Family]:
@@ -240,18 +254,6 @@ def _of_broker(nsqd: Nsqd, start_ns: int, channel_count: int) -> Iterator[Family
         yield Family(f"nsqd_{name}", kind, text, samples)
 
 
-def _delivery(broker: Broker) -> Family:
-    waited = broker.turn.waited
-    family = Family(
-        "nsqd_delivery_latency_seconds",
-        "histogram",
-        "Time from publish to first delivery; messages sent together count as the oldest of them",
-    )
-    bounds = (bound_ns / SECOND for bound_ns in waited.bounds_ns)
-    family.add_histogram(bounds, waited.counts, waited.total_ns / SECOND)
-    return family
-
-
 def _of_clients(broker: Broker) -> Iterator[Family]:
     states = dict.fromkeys(_STATES.values(), 0)
     features = dict.fromkeys(("tls", "deflate", "snappy", "authed", "sampled", "producer"), 0)
@@ -263,8 +265,9 @@ def _of_clients(broker: Broker) -> Iterator[Family]:
         features["authed"] += session.authed
         features["sampled"] += session.sample_rate > 0
         features["producer"] += bool(session.pub_counts)
-    by_state = {labels(state=state): count for state, count in states.items()}
-    yield Family("nsqd_connections", "gauge", "Connected clients, by state", by_state)
-    by_feature = {labels(feature=feature): count for feature, count in features.items()}
-    text = "Connected clients, by feature in use"
-    yield Family("nsqd_connections_using", "gauge", text, by_feature)
+    for name, text, label, counts in (
+        ("connections", "by state", "state", states),
+        ("connections_using", "by feature in use", "feature", features),
+    ):
+        samples = {labels(**{label: value}): count for value, count in counts.items()}
+        yield Family(f"nsqd_{name}", "gauge", f"Connected clients, {text}", samples)

@@ -69,7 +69,7 @@ class Reloader:
 
     def _take_tokens(self) -> None:
         """Read the token file again; connected clients are checked against it, too."""
-        access, authenticator = self._nsqd.access, self._nsqd.clients.authenticator
+        access, authenticator = self._nsqd.access, self._nsqd.authenticator
         if access is not None and access.reload() and authenticator is not None:
             authenticator.review()
 
@@ -98,7 +98,7 @@ class Reloader:
 
     def _take_certificates(self, wanted: NsqdOptions) -> tuple[str, ...]:
         """Load the certificates again; return the `live` names of the options now in force."""
-        authenticator = self._nsqd.clients.authenticator
+        authenticator = self._nsqd.authenticator
         taken: tuple[str, ...] = ()
         try:
             if self.load_certificates is not None:

@@ -31,6 +31,7 @@ from sparq.nsqd.policy_document import DocumentError
 from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
 from sparq.nsqd.statsd import Statsd
+from sparq.nsqd.tcp import TcpConnection
 from sparq.nsqd.turns import instant
 from sparq.program import lifecycle
 from sparq.protocol import SPARQ_VERSION
@@ -199,10 +200,8 @@ async def serve(
         return
     broker = await asyncio.to_thread(open_broker, options, disk, data_path)
     nsqd = Nsqd(options, broker, asyncio.get_running_loop())
-    nsqd.clients.tls = certificates
-    nsqd.clients.connections_max = share.connections
-    if options.tcp.max_connections > 0:
-        nsqd.clients.connections_max = min(share.connections, options.tcp.max_connections)
+    nsqd.tls = certificates
+    nsqd.connections_max = min(share.connections, options.tcp.max_connections or share.connections)
     nsqd.http_connections_max = share.http
     nsqd.tcp_port, nsqd.http_port, nsqd.https_port = (
         -1 if listener is None else listener.port for listener in listeners
@@ -211,7 +210,8 @@ async def serve(
     reloader = Reloader(nsqd, peers, read_again)
     if certificates is not None:
         reloader.load_certificates = certificates.load
-    await nsqd.start(listeners.tcp)
+    await listeners.tcp.serve(lambda: TcpConnection(nsqd))
+    nsqd.turns.tick()
     logger.info("TCP: listening on %s", listeners.tcp.text)
     web = await asyncio.to_thread(lifecycle.load, "sparq.nsqd.site")
     site: Site = await web.start_http(nsqd, reloader, listeners)
@@ -228,8 +228,7 @@ async def serve(
     gc.freeze()
     await lifecycle.until_stopped(stop)
     logger.info("NSQ: stopping")
-    # HTTP and HTTPS: the first one, TCP, is closed by `Nsqd.stop`.
-    for listener in listeners[1:]:
+    for listener in listeners:
         if listener is not None:
             listener.close()
     await leave.stop()

@@ -77,7 +77,7 @@ async def start_http(nsqd: Nsqd, reloader: Reloader, listeners: Listeners) -> Si
         is_open = gate is None and not asks and not options.http.request_timeout_ns
         await site.start(http, fast_path=FastPublishPath(nsqd, site.protocol) if is_open else None)
         logger.info("HTTP: listening on %s", http.text)
-    if https is not None and (certificates := nsqd.clients.tls) is not None:
+    if https is not None and (certificates := nsqd.tls) is not None:
         await site.start(https, certificates.listening_context)
         logger.info("HTTPS: listening on %s", https.text)
         if options.listen.https_address == HTTPS_ADDRESS and not _is_everywhere(https):

@@ -16,36 +16,29 @@ import logging
 import socket
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
-from sparq.broker import stats
-from sparq.nsqd.stats_format import SLICE_SECONDS, memory_figures, remaining
+from sparq.broker.stats import ChannelStats, TopicStats
+from sparq.daemon import address
+from sparq.nsqd.stats_format import StatsRequest, encoded, memory_figures, rows
 from sparq.nsqd.turns import instant
 from sparq.options.units import SECOND
 from sparq.protocol.names import is_ephemeral
 
 if TYPE_CHECKING:
-    from sparq.broker.latency import Latency
     from sparq.nsqd.server import Nsqd
 
 INTERVAL_SECONDS_MIN = 0.01
 
-_TOPIC = (
-    ("message_count", "c", "message_count"),
-    ("message_bytes", "c", "message_bytes"),
-    ("depth", "g", "depth"),
-    ("backend_depth", "g", "backend_depth"),
-)
-_CHANNEL = (
-    ("message_count", "c", "message_count"),
-    ("depth", "g", "depth"),
-    ("backend_depth", "g", "backend_depth"),
-    ("in_flight_count", "g", "in_flight_count"),
-    ("deferred_count", "g", "deferred_count"),
-    ("requeue_count", "c", "requeue_count"),
-    ("timeout_count", "c", "timeout_count"),
-    ("clients", "g", "client_count"),
-)
+_TOPIC: Final = {
+    **{"message_count": "c", "message_bytes": "c"},
+    **{"depth": "g", "backend_depth": "g"},
+}
+_CHANNEL: Final = {
+    **{"message_count": "c", "depth": "g", "backend_depth": "g", "in_flight_count": "g"},
+    **{"deferred_count": "g", "requeue_count": "c", "timeout_count": "c", "client_count": "g"},
+}
+"""The fields of `broker/stats.py` that are reported: c as a counter, g as a gauge."""
 
 logger = logging.getLogger(__name__)
 
@@ -54,22 +47,20 @@ def prefix_of(template: str, host: str, port: int) -> str:
     """Return the prefix of all names: `%s` becomes host and port, with `_` for `.` and `:`."""
     if not template:
         return ""
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    key = address.replace(".", "_").replace(":", "_")
+    key = address.join(host, port).replace(".", "_").replace(":", "_")
     prefix = template.replace("%s", key)
     return prefix if prefix.endswith(".") else f"{prefix}."
 
 
-def packets_of(lines: Iterable[str], size_max: int) -> list[bytes]:
-    """Pack the lines into packets of at most `size_max` bytes; each packet ends with a newline."""
+def packets_of(lines: Iterable[bytes], size_max: int) -> list[bytes]:
+    """Pack whole lines into packets of at most `size_max` bytes."""
     packets: list[bytes] = []
     packet = b""
     for line in lines:
-        data = f"{line}\n".encode()
-        if packet and len(packet) + len(data) > size_max:
+        if packet and len(packet) + len(line) > size_max:
             packets.append(packet)
             packet = b""
-        packet += data
+        packet += line
     return [*packets, packet] if packet else packets
 
 
@@ -104,76 +95,55 @@ class Statsd:
             try:
                 await self._report(max(0.0, interval - 1))
             except (OSError, UnicodeError) as error:  # UnicodeError: for a name such as `a..b`
-                address = self._nsqd.options.statsd.address
-                logger.warning("STATSD: could not report to %s: %s", address, error)
+                to = self._nsqd.options.statsd.address
+                logger.warning("STATSD: could not report to %s: %s", to, error)
 
     async def _report(self, spread_seconds: float) -> None:
         options = self._nsqd.options
-        packets = packets_of(await self._collect(), options.statsd.udp_packet_size)
+        packets = packets_of(await encoded(self.lines()), options.statsd.udp_packet_size)
         host, _, port = options.statsd.address.rpartition(":")
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)
-        family, kind, protocol, _, address = found[0]
+        family, kind, protocol, _, place = found[0]
         with socket.socket(family, kind, protocol) as sender:
             sender.setblocking(False)
             # Connected, a UDP socket reports at the next `send` that nothing listens there.
-            sender.connect(address)
+            sender.connect(place)
             for packet in packets:
                 sender.send(packet)
                 await asyncio.sleep(spread_seconds / len(packets))
 
-    async def _collect(self) -> list[str]:
-        """Return the lines of a report; the event loop runs in between."""
-        found: list[str] = []
-        until = time.perf_counter() + SLICE_SECONDS
-        for line in self._lines():
-            found.append(line)
-            if time.perf_counter() >= until:
-                await asyncio.sleep(0)
-                until = time.perf_counter() + SLICE_SECONDS
-        return found
-
-    def _lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         """Yield the lines of a report; counters' values are stored for the next report."""
         nsqd, options = self._nsqd, self._nsqd.options
         port = options.lookupd.broadcast_http_port or nsqd.http_port
         prefix = prefix_of(options.statsd.prefix, options.lookupd.broadcast_address, port)
-        now = instant()
         self._last, self._counters = self._counters, {}
-        for topic in remaining(nsqd.broker, stats.selected(nsqd.broker, None) or ()):
-            if options.statsd.exclude_ephemeral and is_ephemeral(topic.name):
-                continue
-            name = f"{prefix}topic.{topic.name}"
-            yield from self._thing(name, _TOPIC, stats.of_topic(topic, now))
-            for channel in stats.channels_of(topic, None):
-                if options.statsd.exclude_ephemeral and is_ephemeral(channel.name):
-                    continue
-                figures = stats.of_channel(channel, topic.options.mem_queue_size, now)
-                yield from self._thing(f"{name}.channel.{channel.name}", _CHANNEL, figures)
-        if options.statsd.mem_stats:
-            yield from self._memory(f"{prefix}mem.")
-
-    def _thing(
-        self, name: str, table: tuple[tuple[str, str, str], ...], figures: Any
-    ) -> Iterator[str]:
-        for last_name, kind, figure in table:
-            value = getattr(figures, figure)
-            full = f"{name}.{last_name}"
-            yield f"{full}:{self._since_last(full, value) if kind == 'c' else value}|{kind}"
-        latency: Latency = figures.e2e_processing_latency
-        for item in latency.percentiles or ():
-            value = int(item["value"])
-            yield f"{name}.e2e_processing_latency_{item['quantile'] * 100:.0f}:{value}|g"
-
-    def _memory(self, prefix: str) -> Iterator[str]:
-        for figure, value in memory_figures().items():
-            if figure == "gc_total_runs":
-                full = f"{prefix}gc_runs"
-                yield f"{full}:{self._since_last(full, value)}|c"
+        topic = ""
+        for figures in rows(nsqd.broker, StatsRequest(), instant()):
+            if isinstance(figures, TopicStats):
+                topic, name, shown = figures.topic_name, "", _TOPIC
+            elif isinstance(figures, ChannelStats):
+                name, shown = f".channel.{figures.channel_name}", _CHANNEL
             else:
-                yield f"{prefix}{figure}:{value}|g"
+                continue
+            if options.statsd.exclude_ephemeral and (is_ephemeral(topic) or is_ephemeral(name)):
+                continue
+            full = f"{prefix}topic.{topic}{name}"
+            for figure, kind in shown.items():
+                key = "clients" if figure == "client_count" else figure
+                yield self._line(f"{full}.{key}", kind, getattr(figures, figure))
+            for item in figures.e2e_processing_latency.percentiles or ():
+                quantile = f"e2e_processing_latency_{item['quantile'] * 100:.0f}"
+                yield self._line(f"{full}.{quantile}", "g", int(item["value"]))
+        if options.statsd.mem_stats:
+            for key, value in memory_figures().items():
+                is_runs = key == "gc_total_runs"
+                shown_key, kind = ("gc_runs", "c") if is_runs else (key, "g")
+                yield self._line(f"{prefix}mem.{shown_key}", kind, value)
 
-    def _since_last(self, name: str, value: int) -> int:
-        self._counters[name] = value
-        last = self._last.get(name, 0)
-        return value - last if value >= last else value
+    def _line(self, name: str, kind: str, value: int) -> str:
+        if kind == "c":
+            last, self._counters[name] = self._last.get(name, 0), value
+            value = value - last if value >= last else value
+        return f"{name}:{value}|{kind}\n"

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from sparq.broker.session import V2Session
     from sparq.nsqd.auth import Admission
-    from sparq.nsqd.clients import Clients
+    from sparq.nsqd.server import Nsqd
     from sparq.protocol.compression import Buffer
 
 MAGIC_DEADLINE_SECONDS = 60.0
@@ -95,11 +95,11 @@ class TcpConnection(asyncio.Protocol):
     _transport: asyncio.Transport
     _session: V2Session
 
-    def __init__(self, clients: Clients) -> None:
-        self._clients = clients
-        self._turns = clients.turns
-        self._broker = broker = clients.turns.broker
-        needs_tls = clients.options.tls.required != "false"
+    def __init__(self, nsqd: Nsqd) -> None:
+        self._nsqd = nsqd
+        self._turns = nsqd.turns
+        self._broker = broker = nsqd.broker
+        needs_tls = nsqd.options.tls.required != "false"
         self._wire = ServerConnection(broker.limits, needs_tls=needs_tls)
         self._parser = self._wire.parser
         self._admission: Admission | None = None
@@ -117,12 +117,12 @@ class TcpConnection(asyncio.Protocol):
         # uvloop's transports are not registered as asyncio's.
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
-        if not self._clients.admit(self):
+        if not self._nsqd.admit(self):
             self.abort()
             return
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         self._set_timer(MAGIC_DEADLINE_SECONDS, transport.abort)
-        options = self._clients.options
+        options = self._nsqd.options
         if options.tcp.first_command_timeout_ns or options.tcp.min_receive_rate:
             self._slow_client_limit = SlowClientLimit(
                 self._turns.loop,
@@ -139,7 +139,7 @@ class TcpConnection(asyncio.Protocol):
         self._set_timer()
         if self._slow_client_limit is not None:
             self._slow_client_limit.stop()
-        self._clients.forget(self)
+        self._nsqd.connections.discard(self)
         self._turns.waiting.discard(self)
         if self._admission is not None:
             self._admission.close()
@@ -209,7 +209,7 @@ class TcpConnection(asyncio.Protocol):
         self._session = self._broker.connect(peer, now)
         self._log("TCP: new client(%s)")
         self._turns.by_session[self._session] = self
-        if (authenticator := self._clients.authenticator) is not None:
+        if (authenticator := self._nsqd.authenticator) is not None:
             self._admission = authenticator.admission(self._turns, self._session, self._carry_on)
         self._keep_time(now.mono_ns)
         if rest := self._wire.take_held():
@@ -316,7 +316,7 @@ class TcpConnection(asyncio.Protocol):
 
     def _begin_upgrade(self) -> None:
         """Start TLS or compression: the reply that grants it has been sent."""
-        tls = self._clients.tls
+        tls = self._nsqd.tls
         if self._wire.granted.tls_v1 and tls is not None:
             # It replaces the timer of heartbeats, which must not come in the middle of a handshake.
             self._set_timer(HANDSHAKE_SECONDS, self._transport.abort)

@@ -112,7 +112,7 @@ def instant() -> Instant:
 
 
 class V2Connection(Protocol):
-    """A V2 client's connection, as `Turns` and `Clients` use it; the class is in ``tcp``."""
+    """A V2 client's connection, as `Turns` and `Nsqd` use it; the class is in ``tcp``."""
 
     def flush(self) -> None:
         """Send the session's pending output from the broker."""

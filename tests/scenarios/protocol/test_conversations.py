@@ -152,7 +152,7 @@ async def test_a_client_that_is_gone_before_its_error_is_removed(
             client.writer.transport.abort()
 
     async def is_removed() -> bool:
-        return not nsqd.nsqd.broker.sessions and not nsqd.nsqd.clients.connections
+        return not nsqd.nsqd.broker.sessions and not nsqd.nsqd.connections
 
     await until(is_removed)
     assert b"OK" == await nsqd.post("/pub?topic=t", b"x")
