@@ -37,8 +37,7 @@ from sparq.migration import queues
 from sparq.migration.queues import GoDataError
 from sparq.migration.records import GoRecords
 from sparq.nsqd.auth import port_in
-from sparq.nsqd.http import NsqdEndpoints, lines_of
-from sparq.nsqd.http_publish import FastPublishPath
+from sparq.nsqd.http import FastPublishPath, NsqdEndpoints, lines_of
 from sparq.nsqd.lookup_peers import LookupPeers, channels_of
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqd.parameters import target_of

@@ -11,6 +11,7 @@ from typing import Any, Self
 from sparq.daemon.address import Listener
 from sparq.daemon.http import Site
 from sparq.nsqd import tls
+from sparq.nsqd.http import start_http
 from sparq.nsqd.lookup_peers import LookupPeers
 from sparq.nsqd.main import Listeners, listen
 from sparq.nsqd.open_files import CachingDisk
@@ -18,7 +19,6 @@ from sparq.nsqd.options import NsqdOptions
 from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
 from sparq.nsqd.serving import open_broker
-from sparq.nsqd.site import start_http
 from sparq.nsqd.tcp import TcpConnection
 from sparq.protocol.commands import fin, identify, rdy
 from tests.support.open_files import files_closed_below

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparq.nsqd.config import NOT_IN_GO
+from sparq.nsqd.http import NOT_IN_GO
 from sparq.nsqd.options import NsqdOptions
 from sparq.options.declare import flags_of
 from tests.nsqd.daemon import Daemon

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparq.nsqd.option_checks import check
+from sparq.nsqd.main import check
 from sparq.nsqd.options import NsqdOptions
 from sparq.program.lifecycle import StartError
 from tests.support.options import changed

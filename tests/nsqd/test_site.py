@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sparq.nsqd import site
-from sparq.nsqd.http_publish import FastPublishPath
+from sparq.nsqd import http
+from sparq.nsqd.http import FastPublishPath
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqd.server import Nsqd
 from tests.nsqd.daemon import start, stop
@@ -39,7 +39,7 @@ async def test_a_site_without_checks_has_the_fast_path(
             made.append(Path(nsqd.options.data_path))
             super().__init__(nsqd, protocol)
 
-    monkeypatch.setattr(site, "FastPublishPath", Recorded)
+    monkeypatch.setattr(http, "FastPublishPath", Recorded)
     for name, more in CHECKS.items():
         folder = tmp_path / name
         folder.mkdir()

@@ -177,7 +177,10 @@ class Commit(Task):
                 self._append(target, appended, target.segment.size)
                 self.state = CommitState.WRITTEN
             if self.sync:
-                self._sync_or_move(target)
+                if self._sync(target):
+                    self.state = CommitState.SYNCED
+                else:
+                    self._move()
         except DiskError as error:
             self._refuse(error)
 
@@ -219,8 +222,11 @@ class Commit(Task):
     def sync_unshared(self) -> None:
         """Sync the commit's own file, after the shared sync has failed."""
         assert self.active is not None
+        if self._sync(self.active):
+            self.state = CommitState.SYNCED
+            return
         try:
-            self._sync_or_move(self.active)
+            self._move()
         except DiskError as error:
             self._refuse(error)
 
@@ -236,17 +242,6 @@ class Commit(Task):
                 self.has_synced_earlier = True
         self.created = self._create(self.new_first, self.new_ordinal)
         return self.created
-
-    def _sync_or_move(self, target: ActiveSegment) -> None:
-        """Sync the written batches in their own file or, if that fails, in a fresh one.
-
-        Raises:
-            DiskError: neither could be synced.
-        """
-        if self._sync(target):
-            self.state = CommitState.SYNCED
-        else:
-            self._move()
 
     def _create(self, first_index: int, base_ordinal: int, *, bare: bool = False) -> ActiveSegment:
         # A spare is used once, even if that fails: by then it may have the segment's name.

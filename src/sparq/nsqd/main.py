@@ -1,29 +1,37 @@
-"""The program `nsqd`: command line, lock on the data path, and listening sockets.
+"""The program `nsqd`: command line, lock on the data path, checks of the options, listeners.
 
-Everything that can prevent a start is checked here; `serving.serve` does the rest.
+Everything that can prevent a start is checked here; `serving.serve` does the rest. The options are
+checked in NSQ's order and with NSQ's error texts, so that an operator who fixes one mistake gets
+the next one as with NSQ (docs/daemons.md): after the lock, before the listeners are opened.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sparq.daemon import address, files, start
 from sparq.log.disk import DiskError, RealDisk, RealFile
-from sparq.nsqd import option_checks
-from sparq.nsqd.options import NsqdOptions
+from sparq.nsqd.options import NODE_IDS, NsqdOptions
 from sparq.program.lifecycle import StartError
 
 if TYPE_CHECKING:
     from sparq.nsqd.tls import Certificates
 
 
+DEFLATE_LEVELS = range(1, 10)
+AUTH_METHODS = ("post", "get")
 RARELY_USED = ("numpy.ma", "ctypes", "encodings.ascii", "encodings.idna")
 """Modules that a library loads at the moment of need, when files may not be opened any more."""
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 def lock(disk: RealDisk, data_path: Path) -> RealFile:
@@ -92,9 +100,68 @@ def begin(options: NsqdOptions) -> EarlyResources:
     data_path = Path(options.data_path or ".").resolve()
     share = files.shares(files.raise_limit())
     held = lock(RealDisk(), data_path)
-    certificates = option_checks.check(options, build_tls)
+    certificates = check(options, build_tls)
     listeners = listen(options, has_tls=certificates is not None)
     return EarlyResources(data_path, share, held, certificates, listeners)
+
+
+def check(options: NsqdOptions, build_tls: Callable[[NsqdOptions], T | None]) -> T | None:
+    """Refuse options that nsqd cannot run with.
+
+    Args:
+        options: the options from the command line and the configuration file.
+        build_tls: loads the certificates that the options name; returns None if they name none;
+            raises StartError, `failed to build TLS config - ...`.
+    Returns:
+        The result of `build_tls`.
+    Raises:
+        StartError: the first mistake found.
+    """
+    if options.broker.limits.max_deflate_level not in DEFLATE_LEVELS:
+        raise StartError("--max-deflate-level must be [1,9]")
+    if options.node_id is not None and options.node_id not in range(NODE_IDS):
+        raise StartError(f"--node-id must be [0,{NODE_IDS})")
+    tls = build_tls(options)
+    if tls is None and options.tls.required != "false":
+        raise StartError("cannot require TLS client connections without TLS key and cert")
+    if options.auth.http_request_method not in AUTH_METHODS:
+        raise StartError("--auth-http-request-method must be post or get")
+    for value in options.broker.e2e_percentiles:
+        if not 0 < value <= 1:
+            text = repr(value).removesuffix(".0")
+            raise StartError(f"invalid E2E processing latency percentile: {text}")
+    check_root_ca(options)
+    check_tokens(options)
+    return tls
+
+
+def check_root_ca(options: NsqdOptions) -> None:
+    """Refuse a root CA file that cannot be opened, at the start and not at the first use of TLS.
+
+    NSQ starts without an error or a warning, unless a certificate is configured, too.
+    """
+    path = options.tls.root_ca_file
+    if not path:
+        return
+    try:
+        with open(path, "rb"):
+            return
+    except OSError as error:
+        sentence = f"--tls-root-ca-file={path}: {(error.strerror or str(error)).lower()}"
+    if not options.go_compatible:
+        raise StartError(sentence)
+    logger.warning("%s (ignored because of --go-compatible)", sentence)
+
+
+def check_tokens(options: NsqdOptions) -> None:
+    """Refuse an invalid token file: a start without it would give every client access."""
+    path = options.access.token_file
+    if not path:
+        return
+    try:
+        import_module("sparq.daemon.access.tokens").read(path)
+    except ValueError as error:
+        raise StartError(f"--token-file: {error}") from None
 
 
 def build_tls(options: NsqdOptions) -> Certificates | None:

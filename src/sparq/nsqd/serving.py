@@ -213,7 +213,7 @@ async def serve(
     await listeners.tcp.serve(lambda: TcpConnection(nsqd))
     nsqd.turns.tick()
     logger.info("TCP: listening on %s", listeners.tcp.text)
-    web = await asyncio.to_thread(lifecycle.load, "sparq.nsqd.site")
+    web = await asyncio.to_thread(lifecycle.load, "sparq.nsqd.http")
     site: Site = await web.start_http(nsqd, reloader, listeners)
     # Only now: nsqlookupd gives its clients both ports.
     await peers.start()

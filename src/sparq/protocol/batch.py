@@ -302,14 +302,13 @@ def encode(
 ) -> list[Buffer]:
     """Encode a batch as buffers to write one after the other at `file_offset`.
 
-    Raises:
-        BatchError: the size exceeds the limit of a batch.
+    `batch_size` must have accepted its size.
     """
     count = len(ends)
     sections = _encode_dues(dues) if dues else b""
-    total = batch_size(count, len(frames), len(sections))
     ends_data = (ends.byteswap() if _BIG_ENDIAN else ends).tobytes()
     used = HEADER_SIZE + len(ends_data) + len(frames) + len(sections)
+    total = used + -used % ALIGNMENT
     parts: list[Buffer] = [ends_data, frames, sections, _PADDING[total - used]]
     if total < _JOIN_BELOW:
         parts = [b"".join(parts)]

@@ -124,7 +124,7 @@ def test_missing_files_and_used_ports_are_named(tmp_path: Path) -> None:
 
 AS_NOBODY = """
 import os, sys
-from sparq.nsqd import main, option_checks, tls
+from sparq.nsqd import main, tls
 from sparq.nsqd.options import NsqdOptions, TlsOptions
 from sparq.program.lifecycle import StartError
 from pathlib import Path
@@ -135,8 +135,8 @@ os.seteuid(65534)
 folder, key = sys.argv[1:]
 for work in (
     lambda: main.lock(main.RealDisk(), Path(folder)),
-    lambda: option_checks.check(NsqdOptions(tls=TlsOptions(cert=key, key=key)), tls.build),
-    lambda: option_checks.check(NsqdOptions(tls=TlsOptions(root_ca_file=key)), tls.build),
+    lambda: main.check(NsqdOptions(tls=TlsOptions(cert=key, key=key)), tls.build),
+    lambda: main.check(NsqdOptions(tls=TlsOptions(root_ca_file=key)), tls.build),
 ):
     try:
         work()
