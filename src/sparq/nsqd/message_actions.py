@@ -17,7 +17,7 @@ published as by `/mpub`, some MiB at a time.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -84,13 +84,12 @@ class MessageActions:
         is_for_all = action == "cancel" and "channel" not in call.query
         channel = None if is_for_all else parameters.name_of(call, "channel")
         ids = await parameters.ids_of(call)
-        wanted, refused = self._indexes(ids)
-        indexes = np.unique(np.array(list(wanted.values()), np.int64))
-        why = await self._change(
+        found = self._indexes(ids)
+        indexes = np.array(sorted(found), np.int64)
+        refused = await self._change(
             topic, lambda now: self._broker.act_on_messages(action, topic, channel, indexes, now)
         )
-        refused |= {text: why[index] for text, index in wanted.items() if index in why}
-        return answer(ids, refused)
+        return answer(ids, found, refused)
 
     async def copy(self, call: Call) -> dict[str, Any]:
         """Publish copies of messages to a topic."""
@@ -98,37 +97,41 @@ class MessageActions:
         ids = await parameters.ids_of(call)
         topic = self._inspection.topic_of(name)
         self._inspection.channel_of(topic, call)
-        wanted, refused = self._indexes(ids)
-        texts = {index: text for text, index in wanted.items()}
-        end = topic.stream.log.written_end
-        left = [index for index in wanted.values() if index < end]
-        refused |= {text: GONE for text, index in wanted.items() if index >= end}
-        size = body_read_bytes(topic, self._nsqd.limits.max_body_size)
+        found, end = self._indexes(ids), topic.stream.log.written_end
+        refused = {index: GONE for index in found if index >= end}
+        left = [index for index in found if index < end]
         # A dead letter is copied without its history, unless it goes to a dead-letter topic.
         opens = topic.stream.has_letters and not is_dead_letter_topic(to)
+        async for bodies in self._bodies(topic, left, refused):
+            copies = [unseal(body)[1] if opens else body for body in bodies.values()]
+            if self._nsqd.exiting:
+                raise HttpError(503, "EXITING")
+            why = await _why_refused(self._nsqd.publish(to, BodySlices.of(copies)))
+            if why is not None:
+                refused |= dict.fromkeys((*bodies, *left), why)
+                break
+        return answer(ids, found, refused)
+
+    def _indexes(self, ids: list[str]) -> dict[int, str]:
+        """Return the ids of this node, by the index of each."""
+        found = ((parameters.index_of(text, self._broker.node_id), text) for text in ids)
+        return {index: text for index, text in found if index is not None}
+
+    async def _bodies(
+        self, topic: Topic, left: list[int], refused: dict[int, str]
+    ) -> AsyncIterator[dict[int, bytes]]:
+        """Take the messages from `left` and yield their bodies by index, some MiB at a time.
+
+        Those that are gone are added to `refused`.
+        """
+        size = body_read_bytes(topic, self._nsqd.limits.max_body_size)
         while left:
             found, covered = await self._inspection.read(topic, left, size)
-            batch = [index for index in left[:covered] if index in found]
-            refused |= {texts[index]: GONE for index in left[:covered] if index not in found}
-            left = left[covered:]
-            bodies = [found[index].body for index in batch]
-            if opens:
-                bodies = [unseal(body)[1] for body in bodies]
-            why = None
-            if bodies:
-                if self._nsqd.exiting:
-                    raise HttpError(503, "EXITING")
-                why = await _why_refused(self._nsqd.publish(to, BodySlices.of(bodies)))
-            if why is not None:
-                refused |= {texts[index]: why for index in (*batch, *left)}
-                break
-        return answer(ids, refused)
-
-    def _indexes(self, ids: list[str]) -> tuple[dict[str, int], dict[str, str]]:
-        """Return the index of each id of this node, and the reason for those of other nodes."""
-        found = {text: parameters.index_of(text, self._broker.node_id) for text in ids}
-        refused = {text: OTHER_NODE for text, index in found.items() if index is None}
-        return {text: index for text, index in found.items() if index is not None}, refused
+            batch = left[:covered]
+            del left[:covered]
+            refused |= {index: GONE for index in batch if index not in found}
+            if found:
+                yield {index: found[index].body for index in batch if index in found}
 
     # Dead letters
 
@@ -139,24 +142,22 @@ class MessageActions:
         topic = self._inspection.topic_of(name)
         channel = self._inspection.channel_of(topic, call)
         assert channel is not None
-        refused: dict[str, str] = {}
         if "count" in call.query:
             count = parameters.number_of(call, "count", COUNT, IDS_MAX)
             (after,) = parameters.token_of(call, 1) or (-1,)
             fresh = snapshots.fresh_after(channel, after, count)
             again = (index for index in channel.requeued.all()[0].tolist() if index > after)
             indexes = sorted({*fresh, *again})[:count]
-            ids = [id_of(index, self._broker.node_id) for index in indexes]
+            found = {index: id_of(index, self._broker.node_id) for index in indexes}
+            ids = list(found.values())
         else:
             ids = await parameters.ids_of(call)
-            wanted, refused = self._indexes(ids)
-            indexes = sorted(wanted.values())
+            found = self._indexes(ids)
         if self._nsqd.exiting:
             raise HttpError(503, "EXITING")
-        why = await self._send_back(topic, channel, indexes, to_all=to_all)
-        refused |= {id_of(index, self._broker.node_id): text for index, text in why.items()}
-        last = str(indexes[-1]) if indexes else None
-        return {**answer(ids, refused), "next": last, "waiting": channel.depth()}
+        refused = await self._send_back(topic, channel, sorted(found), to_all=to_all)
+        last = str(max(found)) if found else None
+        return {**answer(ids, found, refused), "next": last, "waiting": channel.depth()}
 
     async def _send_back(
         self, topic: Topic, channel: Channel, indexes: Sequence[int], *, to_all: bool
@@ -170,13 +171,8 @@ class MessageActions:
         self._nsqd.turns.schedule()
         left = [index for index in indexes if index not in refused]
         claimed = np.array(left, np.int64)
-        size = body_read_bytes(topic, self._nsqd.limits.max_body_size)
         try:
-            while left:
-                found, covered = await self._inspection.read(topic, left, size)
-                batch, left = left[:covered], left[covered:]
-                bodies = {index: found[index].body for index in batch if index in found}
-                refused |= dict.fromkeys((index for index in batch if index not in found), GONE)
+            async for bodies in self._bodies(topic, left, refused):
                 batches = self._by_place(channel, bodies, refused, to_all=to_all)
                 for (target, _), letters in batches.items():
                     begin = partial(self._broker.send_back, letters, target, instant())
@@ -245,9 +241,17 @@ async def _why_refused(publish: Coroutine[Any, Any, None]) -> str | None:
     return None
 
 
-def answer(ids: list[str], refused: dict[str, str]) -> dict[str, Any]:
-    """Return the JSON answer: the ids done, and those refused with their reasons."""
+def answer(ids: list[str], found: Mapping[int, str], refused: Mapping[int, str]) -> dict[str, Any]:
+    """Return the JSON answer: the ids done, and those refused with their reasons.
+
+    Args:
+        ids: the ids of the request.
+        found: those of this node, by index.
+        refused: by index, why messages were refused.
+    """
+    reasons = dict.fromkeys(ids, OTHER_NODE)
+    reasons |= {text: refused.get(index, "") for index, text in found.items()}
     return {
-        "done": [text for text in ids if text not in refused],
-        "refused": [{"id": text, "why": refused[text]} for text in ids if text in refused],
+        "done": [text for text in ids if not reasons[text]],
+        "refused": [{"id": text, "why": reasons[text]} for text in ids if reasons[text]],
     }
