@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import struct
 import time
@@ -161,16 +160,6 @@ async def test_a_drain_that_cannot_be_written_has_no_effect(tmp_path: Path) -> N
     (tmp_path / "drain.json.new").rmdir()
     assert (await drain_state(nsqd, "POST"))["draining"] is True
     await stop(nsqd)
-
-
-async def test_concurrent_drain_requests_are_all_kept(nsqd: Daemon) -> None:
-    """Nine concurrent drain requests are all in effect afterwards."""
-    paths = [("POST", f"/topic/drain?topic=t{number}") for number in range(8)]
-    await asyncio.gather(*(drain_state(nsqd, *path) for path in (*paths, ("POST", "/drain"))))
-    found = await drain_state(nsqd)
-
-    assert found["draining"] is True
-    assert {f"t{number}" for number in range(8)} == set(found["draining_topics"])
 
 
 def exit_status_of(nsqd: Server) -> int:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from sparq.nsqd.turns import instant
-from sparq.protocol.commands import attach, fin, rdy, req, sub
+from sparq.protocol.commands import fin, rdy, req, sub
 from sparq.protocol.dead_letters import DeadLetterHistory
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
-from tests.nsqd.test_inspection import bodies, channel, get, refusal, target
+from tests.nsqd.test_inspection import bodies, channel, get, target
 from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.waiting import until
 
@@ -67,25 +67,6 @@ async def test_actions_apply_to_messages_in_flight(nsqd: Daemon) -> None:
     await consumer.close()
 
 
-async def test_deferred_publishes_are_cancelled(nsqd: Daemon) -> None:
-    """Deferred publishes are cancelled for one channel, or without a channel for all."""
-    await channel(nsqd)
-    await nsqd.post("/channel/create?topic=t&channel=d")
-    for body in (b"a", b"b"):
-        await nsqd.post("/pub?topic=t&defer=60000", body)
-    a, b = await ids(nsqd)
-    await act(nsqd, "cancel", [a], channel="c")
-    assert await deferred(nsqd) == {"c": 1, "d": 2}
-    await act(nsqd, "cancel", [b])
-    assert await deferred(nsqd) == {"c": 0, "d": 1}
-
-
-async def deferred(nsqd: Daemon) -> dict[str, int]:
-    """The number of deferred messages of each channel."""
-    channels = (await nsqd.topic("t"))["channels"]
-    return {figures["channel_name"]: figures["deferred_count"] for figures in channels}
-
-
 async def test_messages_are_copied(nsqd: Daemon) -> None:
     """Copies are new messages, in the requested order; the originals are unchanged."""
     await channel(nsqd, b"a", b"b", b"c")
@@ -101,21 +82,6 @@ async def test_messages_are_copied(nsqd: Daemon) -> None:
     assert (await nsqd.channel("t", "c"))["depth"] == 3
     assert await act(nsqd, "copy", [a], to="t") == {"done": [a], "refused": []}
     assert (await nsqd.channel("t", "c"))["depth"] == 4
-
-
-async def test_actions_on_a_range_readers_channel_are_refused(nsqd: Daemon) -> None:
-    """Only the reader moves the channel: requeue, finish and cancel get 400."""
-    await channel(nsqd, b"a")
-    reader = await Consumer.identified(nsqd)
-    reader.send(attach("t", "c"))
-    await reader.frame()
-    (a,) = await ids(nsqd)
-    for action in ("requeue", "finish", "cancel"):
-        status, code = await refusal(
-            nsqd, "POST", f"/message/{action}", topic="t", channel="c", id=a
-        )
-        assert (status, code) == (400, "INVALID_REQUEST: a range reader holds the channel")
-    await reader.close()
 
 
 @pytest.mark.parametrize(
@@ -147,13 +113,14 @@ async def test_invalid_requests_name_the_parameter(
 def test_actions_survive_kill_9(tmp_path: Path) -> None:
     """Finishes, requeues and cancellations that were answered are in effect after kill -9."""
 
-    def waiting(nsqd: NsqdServer, state: str) -> list[str]:
-        page = nsqd.get_json(f"/channel/messages?topic=t&channel=c&state={state}")
+    def listed(nsqd: NsqdServer, channel: str, state: str) -> list[str]:
+        page = nsqd.get_json(f"/channel/messages?topic=t&channel={channel}&state={state}")
         return [message["body"] for message in page["messages"]]
 
     with spawn_nsqd(tmp_path) as nsqd:
         nsqd.post("/topic/create?topic=t")
-        nsqd.post("/channel/create?topic=t&channel=c")
+        for channel in ("c", "other"):
+            nsqd.post(f"/channel/create?topic=t&channel={channel}")
         nsqd.post("/mpub?topic=t", b"a\nb\nc")
         nsqd.post("/mpub?topic=t&defer=3000000", b"d\ne\nf\ng")
         log = nsqd.get_json("/topic/messages?topic=t")["messages"]
@@ -170,8 +137,9 @@ def test_actions_survive_kill_9(tmp_path: Path) -> None:
             assert answer == {"done": [message], "refused": []}
         nsqd.kill9()
         nsqd.start()
-        assert waiting(nsqd, "waiting") == ["a", "c", "d"]
-        assert waiting(nsqd, "deferred") == ["g"]
+        assert listed(nsqd, "c", "waiting") == ["a", "c", "d"]
+        assert listed(nsqd, "c", "deferred") == ["g"]
+        assert listed(nsqd, "other", "deferred") == ["d", "e", "g"]
 
 
 async def test_a_dead_letter_claimed_by_another_redrive_is_refused(nsqd: Daemon) -> None:

@@ -118,20 +118,6 @@ async def test_a_put_during_a_stop_is_refused(nsqd: Daemon) -> None:
     nsqd.nsqd.exiting = False
 
 
-def test_policies_survive_kill_9_and_a_stop(tmp_path: Path) -> None:
-    """Policies set over HTTP are in effect after kill -9 and after an orderly stop."""
-    with spawn_nsqd(tmp_path) as server:
-        wanted = document({"topic": "t", "max_topic_bytes": 1})
-        assert 200 == server.request("PUT", PATH, wanted)[0]
-        why = "PUB_FAILED: the limit of 1 bytes for topic t is reached"
-        for end in (lambda: None, server.kill9, server.terminate):
-            if end() is not None or server.process is None:
-                server.start()
-            status, answer = server.request("POST", "/pub?topic=t", b"x")[:2]
-            assert (503, why) == (status, json.loads(answer)["message"])
-            assert 200 == server.request("POST", "/pub?topic=u", b"x")[0]
-
-
 def test_sighup_reads_the_policy_file_again(tmp_path: Path) -> None:
     """SIGHUP reads the file again; an invalid file is logged, and the policies stay."""
     file = tmp_path / "policies.toml"

@@ -191,21 +191,3 @@ def test_refused_dead_letters_have_the_reason(nsqd: NsqdServer) -> None:
         ("topic=t.dead&channel=back", 400),
     ):
         assert nsqd.request("POST", f"/message/redrive?{query}")[0] == status
-
-
-def test_a_redrive_survives_kill_9(tmp_path: Path) -> None:
-    """After kill -9, a redriven message and the number of its redrives are kept."""
-    flags = (f"--max-attempts={MOST}",)
-    with spawn_nsqd(tmp_path, *flags) as nsqd:
-        (one,) = make_dead_letters(nsqd, b"1")
-        assert redrive(nsqd, "topic=t.dead&channel=back", [one])["done"] == [one]
-        nsqd.kill9()
-    with spawn_nsqd(tmp_path, *flags) as nsqd:
-        assert (nsqd.channel("t", "c")["depth"], nsqd.channel("t.dead", "back")["depth"]) == (1, 0)
-        with V2Client(nsqd) as client:
-            assert client.ask(sub("t", "c")) == OK
-            client.send(rdy(1))
-            for _ in range(MOST):
-                client.send(req(*client.messages(1)))
-            wait_for(lambda: nsqd.channel("t.dead", "back")["depth"] == 1)
-        assert all_dead_letters(nsqd)[-1]["letter"]["redriven"] == "1"

@@ -9,11 +9,9 @@ from sparq.nsqadmin.messages import (
     DisplayLimits,
     MessagePage,
     SearchCriteria,
-    find,
     log_page,
     peek,
     search,
-    whole_body,
 )
 from sparq.protocol.commands import rdy, sub
 from tests.nsqadmin.messages.conftest import Cluster
@@ -140,16 +138,3 @@ async def test_a_search_covers_all_nodes(cluster: Cluster) -> None:
     rest = await search(cluster.fleet, "t", SearchCriteria(text="1"), after=after)
     numbers = {message["body"] for message in [*found, *rest.messages]}
     assert {f'{{"n": {n}}}' for n in range(40) if "1" in str(n)} == numbers
-
-
-async def test_one_message_is_found_by_its_id(cluster: Cluster) -> None:
-    """A message is found by its id, with the node, and its whole body can be read."""
-    await cluster.two.post("/pub?topic=t", b"x" * 100_000)
-    (message,) = (await peek(cluster.fleet, "t", "c")).messages
-    assert message["cut"]
-
-    found = (await find(cluster.fleet, "t", message["id"], "c")).messages
-
-    assert [(cluster.addresses[1], "waiting")] == [(m["node"], m["state"]) for m in found]
-    body = await whole_body(cluster.fleet, "t", message["id"], cluster.addresses[1])
-    assert b"x" * 100_000 == body

@@ -64,21 +64,6 @@ def test_an_applied_file_is_exported_unchanged(
     assert ("done", 0, []) == tuple(ran.document[key] for key in ("result", "changed", "changes"))
 
 
-def test_with_a_dead_nsqd_the_live_ones_are_changed(
-    cluster: Cluster, admin: Run, tmp_path: Path
-) -> None:
-    """The live nsqds are changed; the status is 1, and the next command is printed."""
-    cluster.recreate("policies.dead")
-    file = tmp_path / "policies.json"
-    file.write_text('{"policies": [{"topic": "a", "max_channels": 1}]}')
-
-    ran = admin("policies", "apply", str(file))
-    assert 1 == ran.status
-    assert "set at 2 nsqds" in ran.out
-    assert f"sparq admin policies apply {file} --nsqd-http-address={cluster.dead}" in ran.out
-    assert [["a"]] * 2 == [held(nsqd) for nsqd in cluster.nsqds]
-
-
 def test_an_invalid_document_changes_no_nsqd(cluster: Cluster, admin: Run, tmp_path: Path) -> None:
     """No nsqd is changed, and the error names the policy."""
     file = tmp_path / "policies.toml"
