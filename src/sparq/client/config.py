@@ -274,7 +274,7 @@ class Config(LayerOptions):
             kind = type(base).__name__
             raise TypeError(f"config must be a Config, not {kind} (see Config.from_mapping)")
         if unknown := sorted(options.keys() - _FIELDS.keys()):
-            raise TypeError("; ".join(_unknown(name) for name in unknown))
+            raise TypeError("; ".join(f"no such option: {each}{_near(each)}" for each in unknown))
         return replace(base or cls(), **options)
 
     @classmethod
@@ -288,15 +288,8 @@ class Config(LayerOptions):
             ValueError: an option does not exist, is given twice, or its value is not valid; the
                 error names the option.
         """
-        values = {}
-        for given, value in options.items():
-            if (name := _name(given)) not in _FIELDS:
-                raise ValueError(_unknown(given))
-            if name in values:
-                raise ValueError(f"option {name} is given twice")
-            values[name] = _read_value(_FIELDS[name], value)
         try:
-            return cls.of(base, values)
+            return cls.of(base, _read_options(options, _read_value, "no such option:"))
         except TypeError as error:
             raise ValueError(str(error)) from None
 
@@ -340,12 +333,7 @@ class Config(LayerOptions):
         Raises:
             ValueError: an option does not exist, or its value cannot be read or is out of range.
         """
-        values = {}
-        for given, text in options.items():
-            if (name := _name(given)) not in _FIELDS:
-                raise ValueError(f"invalid option {given}{_near(given)}")
-            values[name] = _read_text(_FIELDS[name], text)
-        return cls.of(base, values)
+        return cls.of(base, _read_options(options, _read_text, "invalid option"))
 
     def tls_context(self, *, check_host: bool = True) -> ssl.SSLContext:
         """Return the SSL context: ``tls_config`` if given, else one made from the other options.
@@ -416,10 +404,6 @@ def _name(given: str) -> str:
     return ALIASES.get(name, name)
 
 
-def _unknown(given: str) -> str:
-    return f"no such option: {given}{_near(given)}"
-
-
 def _near(given: str) -> str:
     """Return the closest option, as `` (did you mean name?)``; empty if none is close."""
     name = _name(_UPPER.sub("_", given).lower())
@@ -443,6 +427,20 @@ _READ: Final[Mapping[object, tuple[str, Callable[[str], Any]]]] = {
     "str": ("str", str),
 }
 """How text is read, by the annotation of the option."""
+
+
+def _read_options(
+    options: Mapping[str, Any], read: Callable[[Field[Any], Any], Any], unknown: str
+) -> dict[str, Any]:
+    """Return the values by their canonical names; ``unknown`` begins the error about a name."""
+    values = {}
+    for given, value in options.items():
+        if (name := _name(given)) not in _FIELDS:
+            raise ValueError(f"{unknown} {given}{_near(given)}")
+        if name in values:
+            raise ValueError(f"option {name} is given twice")
+        values[name] = read(_FIELDS[name], value)
+    return values
 
 
 def _read_text(field: Field[Any], text: str) -> Any:

@@ -57,9 +57,10 @@ from sparq.client.errors import (
     ProducerFullError,
     PublishError,
     WrongPeerError,
+    reason_of,
 )
 from sparq.client.log_fields import FieldLogger
-from sparq.client.pool import Connecting
+from sparq.client.pool import FAILURES, Connecting
 from sparq.protocol import commands
 from sparq.protocol.errors import DRAINING, RemoteError
 
@@ -415,10 +416,9 @@ class Producer(Connecting):
             try:
                 async with asyncio.timeout(seconds):
                     connection = await open_connection(address, self.config)
-            except Exception as error:
-                is_late = isinstance(error, TimeoutError) and clock() - began >= seconds
+            except FAILURES as error:
                 late = f"no answer within {seconds:g} s"
-                reasons[address] = late if is_late else str(error) or type(error).__name__
+                reasons[address] = late if clock() - began >= seconds else reason_of(error)
                 return
             took[address] = clock() - began
             await connection.close()
@@ -679,14 +679,14 @@ class Producer(Connecting):
         now = loop.time()
         # Not after a late timer: this program was blocked, and has not read what has arrived.
         if now - due < CHECK_SECONDS:
-            live = [link for link in self._links if link.live]
-            silent = [link for link in live if _waited(link, now) >= SILENT_SECONDS]
+            waited = {link: _waited(link, now) for link in self._links if link.live}
+            is_answering = min(waited.values(), default=0.0) < SILENT_SECONDS
             limit = min(self.config.write_timeout, self.config.publish_timeout / 2)
-            overdue = [link for link in silent if _waited(link, now) >= limit]
-            for link in overdue if len(silent) < len(live) else ():
-                text = "nsqd %s does not answer: its %d publishes may be stored twice"
-                log.warning(text, link.address, len(link.waiting), extra={"nsqd": link.address})
-                link.fail(TimeoutError(f"no answer for {_waited(link, now):.1f} s"))
+            for link, seconds in waited.items():
+                if is_answering and seconds >= limit:
+                    text = "nsqd %s does not answer: its %d publishes may be stored twice"
+                    log.warning(text, link.address, len(link.waiting), extra={"nsqd": link.address})
+                    link.fail(TimeoutError(f"no answer for {seconds:.1f} s"))
         # The end of `RETRY_SECONDS` is no event on any connection, so the queue is tried here.
         if self._draining:
             self._send_queued()
