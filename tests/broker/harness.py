@@ -117,6 +117,17 @@ class BrokerHarness:
         """End a turn; its disk work waits for the next `turn`."""
         self.tasks += self.broker.end_turn(self.clock.now())
 
+    def run(self, tasks: list[TopicTask]) -> None:
+        """Run disk work that the end of a turn has returned."""
+        for topic_task in tasks:
+            topic_task.task.run()
+            topic_task.finish(self.clock.now())
+
+    def act(self, action: str, *arguments: object) -> None:
+        """Perform an administrator's action, such as "delete_topic", and run its turns."""
+        getattr(self.broker, action)(*arguments, self.clock.now())
+        self.turn()
+
     def wake(self, topic: str, channel: str) -> None:
         """Make the next turn process a channel, as commands do."""
         found = self.broker.topics[topic]

@@ -8,16 +8,23 @@ from typing import Any
 
 from sparq.protocol import batch, commands
 from sparq.protocol.layout import FRAME_RANGE
-from tests.broker.harness import Client
+from tests.broker.harness import BrokerHarness, Client
+
+INDEXES = {"first", "end", "committed", "at"}
 
 
 def ask(client: Client, command: bytes) -> dict[str, Any]:
-    """Send a command and return its JSON answer."""
+    """Send a command and return its JSON answer, with its indexes as numbers."""
     client.say(command)
     (answer,) = client.answers()
-    found = json.loads(answer)
-    assert isinstance(found, dict)
-    return found
+    found: dict[str, Any] = json.loads(answer)
+    return found | {key: int(found[key]) for key in INDEXES & found.keys()}
+
+
+def attach(harness: BrokerHarness, channel: str = "c") -> tuple[Client, dict[str, Any]]:
+    """Connect a range reader and attach it to a channel; returns it, and the answer."""
+    reader = harness.connect()
+    return reader, ask(reader, commands.attach("t", channel))
 
 
 def read(client: Client, log: str, first: int, end: int, size: int) -> tuple[int, int, list[bytes]]:

@@ -19,18 +19,6 @@ def test_sessions_with_output_are_returned_once(harness: BrokerHarness) -> None:
     assert not other.take_frames()
 
 
-def test_writable_resumes_deliveries(harness: BrokerHarness) -> None:
-    """`writable` resumes deliveries to a session whose transport was full."""
-    consumer = harness.consumer("t", "c", rdy=5)
-    consumer.session.paused_writing = True
-    harness.publish("t", b"x")
-    consumer.session.paused_writing = False
-    harness.broker.writable(consumer.session)
-    harness.turn()
-
-    assert consumer.bodies() == [b"x"]
-
-
 @pytest.mark.behaviour("TestGetTopic", "TestGetChannel")
 def test_a_name_always_refers_to_the_same_topic_or_channel(harness: BrokerHarness) -> None:
     """A name always refers to the same topic or channel, different names to different ones."""

@@ -24,8 +24,7 @@ def test_emptying_a_channel(harness: BrokerHarness) -> None:
     messages = consumer.messages()
     consumer.say(commands.req(messages[0].id, 1000))
     consumer.answers()
-    harness.broker.empty_channel("t", "c", harness.clock.now())
-    harness.turn()
+    harness.act("empty_channel", "t", "c")
     channel = harness.channel("t", "c")
     assert (channel.depth, channel.in_flight_count, channel.deferred_count) == (0, 0, 0)
     assert consumer.session.in_flight_count == 0

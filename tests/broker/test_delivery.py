@@ -106,9 +106,7 @@ def test_output_of_one_session_is_bounded() -> None:
     harness.broker.publish("t", many, harness.clock.now(), Ticket())
     sizes: list[int] = []
     for _ in range(30):
-        for topic_task in harness.broker.end_turn(harness.clock.now()):
-            topic_task.task.run()
-            topic_task.finish(harness.clock.now())
+        harness.run(harness.broker.end_turn(harness.clock.now()))
         sizes.append(sum(len(part) for part in harness.broker.take_output(consumer.session)))
 
     assert max(sizes) < 10_000 + 1000 + FRAME_OVERHEAD
@@ -126,8 +124,7 @@ def test_a_paused_channel_delivers_nothing(harness: BrokerHarness) -> None:
     assert consumer.messages() == []
     assert harness.channel("t", "c").paused
 
-    harness.broker.pause_channel("t", "c", False, harness.clock.now())
-    harness.turn()
+    harness.act("pause_channel", "t", "c", False)
 
     assert numbers(consumer.messages()) == [1]
 
@@ -222,9 +219,7 @@ def test_the_next_block_is_read_while_clients_are_busy() -> None:
     kinds: list[list[TaskKind]] = []
     for _ in range(4):
         tasks = harness.broker.end_turn(harness.clock.now())
-        for topic_task in tasks:
-            topic_task.task.run()
-            topic_task.finish(harness.clock.now())
+        harness.run(tasks)
         consumer.collect()
         ran = [topic_task.task.kind for topic_task in tasks]
         kinds.append([kind for kind in ran if kind is TaskKind.READ])

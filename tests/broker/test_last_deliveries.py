@@ -132,15 +132,15 @@ def test_fin_and_emptying_delete_the_remembered_history() -> None:
     """FIN and emptying the channel delete the remembered history of a message."""
     harness = BrokerHarness(max_attempts=MAX_ATTEMPTS)
     consumer = harness.consumer("t", "c", rdy=2_500)
-    remembered = harness.broker.topics["t"].channels["c"].last_deliveries.by_index
+    channel = harness.broker.topics["t"].channels["c"]
     for _ in range(3):
         harness.publish("t", *[b"x"] * 2_000)
         messages = consumer.messages()
         requeue(consumer, [message for message in messages if message.attempts == 1])
         consumer.finish(consumer.messages())
-        assert not remembered
+        assert not channel.last_deliveries.by_index
     harness.publish("t", b"x")
     requeue(consumer, consumer.messages())
-    assert remembered
+    assert channel.last_deliveries.by_index
     harness.broker.empty_channel("t", "c", harness.clock.now())
-    assert not remembered
+    assert not channel.last_deliveries.by_index

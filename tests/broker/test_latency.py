@@ -23,13 +23,6 @@ from sparq.protocol import commands
 from tests.broker.harness import BrokerHarness, Client
 
 QUANTILES = (1.0, 0.99, 0.5)
-latencies = st.integers(-(10**9), 10**18)
-
-
-@given(latencies)
-def test_every_latency_has_a_bin(latency_ns: int) -> None:
-    """Latencies of any length, and negative ones of a clock that was set back, have a valid bin."""
-    assert 0 <= bins_of(np.array([latency_ns]))[0] < BINS
 
 
 def is_near(value: float, exact: int) -> bool:
@@ -37,11 +30,14 @@ def is_near(value: float, exact: int) -> bool:
     return abs(value - exact) <= 0.01 * exact + 1
 
 
-@given(st.integers(1000, LONGEST_NS))
+@given(st.integers(-(10**9), 10**18))
 @example(1577)  # 15.93 ns off
 def test_a_bins_value_is_within_one_percent(latency_ns: int) -> None:
-    """A bin's value is within 1 % of every latency in the bin."""
-    assert is_near(value_of(int(bins_of(np.array([latency_ns]))[0])), latency_ns)
+    """A bin's value is within 1 % of every latency in the bin, in the range that is measured."""
+    found = int(bins_of(np.array([latency_ns]))[0])
+
+    assert 0 <= found < BINS
+    assert is_near(value_of(found), min(max(latency_ns, 1000), LONGEST_NS))
 
 
 @given(st.lists(st.integers(1000, 10**13), min_size=1, max_size=200))
@@ -223,8 +219,7 @@ def test_the_age_is_that_of_the_oldest_waiting_message() -> None:
     )
     harness.turn()
     assert age(harness) == 1
-    harness.broker.empty_channel("t", "c", harness.clock.now())
-    harness.turn()
+    harness.act("empty_channel", "t", "c")
     assert age(harness) is None
 
 

@@ -31,8 +31,7 @@ def test_max_topics_refuses_new_topics() -> None:
     assert [*expected, b"OK"] == client.answers()
     client.say(commands.sub("c", "x"))
     assert [f"E_SUB_FAILED SUB failed {why}".encode()] == client.answers()
-    harness.broker.delete_topic("b", harness.clock.now())
-    harness.turn()
+    harness.act("delete_topic", "b")
     assert "" == refusal(harness, b"x", topic="c")
 
 

@@ -10,9 +10,7 @@ from tests.broker.harness import BrokerHarness
 def commits(harness: BrokerHarness) -> int:
     """End the turn and run its tasks; returns the number of commits among them."""
     tasks = harness.broker.end_turn(harness.clock.now())
-    for topic_task in tasks:
-        topic_task.task.run()
-        topic_task.finish(harness.clock.now())
+    harness.run(tasks)
     return sum(topic_task.task.kind is TaskKind.COMMIT for topic_task in tasks)
 
 
@@ -114,9 +112,7 @@ def test_a_sync_due_during_a_commit_is_retried_soon() -> None:
     tasks = harness.broker.end_turn(harness.clock.now())
     harness.advance(2.0)
     harness.broker.tick(harness.clock.now())
-    for topic_task in tasks:
-        topic_task.task.run()
-        topic_task.finish(harness.clock.now())
+    harness.run(tasks)
     harness.turn()
     harness.pass_time(0.02)
 
@@ -132,9 +128,7 @@ def test_closing_syncs_after_a_commit_without_a_sync() -> None:
         client.say(commands.pub("t", b"2"), turn=False)
         tasks = harness.broker.end_turn(harness.clock.now())
         assert not harness.broker.close(harness.clock.now())
-        for topic_task in tasks:
-            topic_task.task.run()
-            topic_task.finish(harness.clock.now())
+        harness.run(tasks)
         client.collect()
         assert client.answers() == [b"OK"]
 
@@ -157,9 +151,7 @@ def test_publishes_waiting_for_the_next_commit_are_refused_at_a_stop() -> None:
     client.say(commands.pub("t", b"2"), turn=False)
 
     assert not harness.broker.close(harness.clock.now())
-    for topic_task in tasks:
-        topic_task.task.run()
-        topic_task.finish(harness.clock.now())
+    harness.run(tasks)
     harness.close()
 
     assert client.answers() == [b"OK", b"E_PUB_FAILED PUB failed exiting"]

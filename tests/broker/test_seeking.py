@@ -187,21 +187,6 @@ def test_messages_deleted_in_the_middle_of_the_log_are_not_in_the_depth(place: s
     assert harness.channel("t", "c").depth == 0
 
 
-def test_seek_to_a_time_on_the_disk() -> None:
-    """A seek to a time that must be looked up on disk moves the channel when it is found."""
-    harness = BrokerHarness(cache_bytes=1)
-    harness.consumer("t", "c")
-    for n in range(20):
-        harness.publish("t", b"%d" % n * 100)
-        harness.advance(1.0)
-    harness.crash()
-    target: SeekTarget = ("time", harness.clock.wall_ns - 5_000_000_000)
-    harness.broker.seek("t", "c", target, harness.clock.now())
-    harness.turn()
-
-    assert harness.channel("t", "c").depth == 5
-
-
 def test_a_seek_of_a_range_readers_channel_is_refused(harness: BrokerHarness) -> None:
     """A seek of a channel that a range reader holds is refused."""
     harness.publish("t", b"x")

@@ -12,54 +12,33 @@ from sparq.broker.stream import Skips
 from tests.broker.dead_letters import MAX_ATTEMPTS, exhaust, requeue
 from tests.broker.harness import BrokerHarness
 
-
-def test_a_cursor_jumps_over_a_range_that_starts_at_it() -> None:
-    """A cursor jumps over a range that starts at it; ranges further ahead stay."""
-    skips = Skips()
-    assert (bool(skips.ranges), skips.next_start(), skips.end(4)) == (False, NEVER, 4)
-    skips.add(10, 20, 5)
-    skips.add(30, 40, 10)
-    assert (skips.count, skips.next_start(), skips.end(4)) == (15, 10, 40)
-
-    assert skips.jump(9) == (9, 0)
-    assert skips.jump(10) == (20, 5)
-    assert (skips.count, skips.bounds()) == (10, [(30, 40)])
-
-
-def test_adjacent_ranges_are_merged() -> None:
-    """Adjacent ranges are merged."""
-    skips = Skips()
-    skips.add(10, 20, 10)
-    skips.add(20, 25, 5)
-
-    assert (skips.bounds(), skips.count) == ([(10, 25)], 15)
-    assert skips.jump(10) == (25, 15)
-
-
 indexes = st.lists(st.integers(0, 40), unique=True).map(sorted)
 
 
-@given(indexes, indexes, st.integers(0, 41))
-def test_single_messages_among_skipped_ranges(first: list[int], later: list[int], at: int) -> None:
-    """Ranges built in two steps are ascending, disjoint and complete."""
+@given(indexes, indexes, indexes, st.integers(0, 41))
+def test_skipped_ranges_are_joined_and_passed(
+    far: list[int], first: list[int], later: list[int], at: int
+) -> None:
+    """Ranges added at the end and single messages at any place are one ascending list of ranges."""
     skips = Skips()
     skips.insert(first)
     skips.insert([index for index in later if index not in first])
-    held = sorted({*first, *later})
+    for index in far:
+        skips.add(50 + index, 51 + index, 1)
+    held = sorted({*first, *later, *(50 + index for index in far)})
 
     ranges = skips.bounds()
     assert held == [index for begin, end in ranges for index in range(begin, end)]
     assert skips.count == len(held)
     assert all(left[1] < right[0] for left, right in pairwise(ranges))
+    assert skips.next_start() == (held[0] if held else NEVER)
+    assert skips.end(7) == (held[-1] + 1 if held else 7)
     end = at
     while end in held:
         end += 1
     assert skips.end_at(at) == end
-    cursor, jumped = skips.jump(at)
-    assert (cursor, jumped) == (
-        end,
-        len([i for b, e in ranges if b <= at < e for i in range(b, e)]),
-    )
+    jumped = [i for begin, stop in ranges if begin <= at < stop for i in range(begin, stop)]
+    assert skips.jump(at) == (end, len(jumped))
     assert skips.count == len([index for index in held if index >= end])
 
 

@@ -47,8 +47,7 @@ def test_a_paused_topic_holds_back_new_messages(harness: BrokerHarness) -> None:
     assert (consumer.bodies(), harness.topic("t").depth) == ([], 1)
     late = harness.consumer("t", "b", rdy=10)
 
-    harness.broker.pause_topic("t", False, harness.clock.now())
-    harness.turn()
+    harness.act("pause_topic", "t", False)
 
     assert (consumer.bodies(), late.bodies()) == ([b"1"], [b"1"])
 
@@ -94,31 +93,12 @@ def test_a_new_topic_waits_at_most_five_seconds_for_nsqlookupd() -> None:
     assert b"2" in consumer.bodies()
 
 
-def test_emptying_a_topic_keeps_the_messages_of_its_channels(harness: BrokerHarness) -> None:
-    """Emptying a topic drops only what no channel sees, including deferred publishes."""
-    consumer = harness.consumer("t", "c")
-    harness.publish("t", b"1")
-    harness.broker.pause_topic("t", True, harness.clock.now())
-    harness.publish("t", b"2", b"3")
-    harness.publish("t", b"4", defer_ms=10)
-    harness.broker.empty_topic("t", harness.clock.now())
-    harness.broker.pause_topic("t", False, harness.clock.now())
-    harness.pass_time(1.0)
-    assert (harness.topic("t").depth, harness.channel("t", "c").depth) == (0, 1)
-
-    consumer.say(commands.rdy(10))
-    harness.publish("t", b"5")
-
-    assert consumer.bodies() == [b"1", b"5"]
-
-
 def test_deleting_a_channel_ends_its_connections(harness: BrokerHarness) -> None:
     """Deleting a channel disconnects its clients and no others."""
     mine, other = harness.consumer("t", "c", rdy=1), harness.consumer("t", "d", rdy=1)
     harness.publish("t", b"x")
     changes(harness)
-    harness.broker.delete_channel("t", "c", harness.clock.now())
-    harness.turn()
+    harness.act("delete_channel", "t", "c")
     assert (mine.session.closing, other.session.closing) == (True, False)
     assert changes(harness) == [("deleted", "t", "c")]
 
@@ -146,32 +126,6 @@ def test_unknown_topics_and_channels_get_nsqs_errors(harness: BrokerHarness) -> 
         with pytest.raises(RemoteError) as caught:
             act()
         assert caught.value.code == code
-
-
-def test_creating_is_idempotent(harness: BrokerHarness) -> None:
-    """Creating an existing topic or channel changes nothing."""
-    now = harness.clock.now()
-    harness.broker.create_topic("t", now)
-    harness.publish("t", b"x")
-    harness.broker.create_topic("t", now)
-    harness.broker.create_channel("t", "c", now)
-    harness.broker.create_channel("t", "c", now)
-    harness.turn()
-
-    assert (harness.channel("t", "c").depth, harness.topic("t").message_count) == (1, 1)
-
-
-def test_administration_twice_changes_nothing(harness: BrokerHarness) -> None:
-    """Pausing a paused topic or channel, or emptying an empty one, changes nothing."""
-    now = harness.clock.now()
-    harness.consumer("t", "c")
-    for _ in range(2):
-        harness.broker.pause_topic("t", True, now)
-        harness.broker.pause_channel("t", "c", True, now)
-        harness.broker.empty_topic("t", now)
-        harness.turn()
-
-    assert (harness.topic("t").paused, harness.channel("t", "c").paused) == (True, True)
 
 
 # Ephemeral topics

@@ -136,8 +136,7 @@ def test_a_deleted_topic_is_not_synced() -> None:
     harness = BrokerHarness(sync_every=1000)
     harness.consumer("t", "c")
     harness.publish("t", b"x")
-    harness.broker.delete_topic("t", harness.clock.now())
-    harness.turn()
+    harness.act("delete_topic", "t")
 
     for _ in range(5):
         harness.pass_time(1.0)
@@ -172,12 +171,9 @@ def test_deleting_waits_for_a_commit_in_flight(harness: BrokerHarness) -> None:
     client = harness.connect()
     client.say(commands.pub("t", b"x"), turn=False)
     tasks = harness.broker.end_turn(harness.clock.now())
-    harness.broker.delete_topic("t", harness.clock.now())
-    harness.turn()
+    harness.act("delete_topic", "t")
     assert [path for path in harness.disk.paths() if "/t-t/" in path]
-    for topic_task in tasks:
-        topic_task.task.run()
-        topic_task.finish(harness.clock.now())
+    harness.run(tasks)
     harness.turn()
 
     assert client.answers() == [b"OK"]

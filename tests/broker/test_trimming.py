@@ -123,18 +123,6 @@ def test_a_segment_is_kept_while_either_retention_option_keeps_it() -> None:
     assert sum(segment.size_bytes for segment in segments(harness)) >= 100_000
 
 
-def test_retained_messages_can_be_replayed_after_a_restart() -> None:
-    """Retained messages can still be replayed after a restart."""
-    harness = harness_with_small_files(retention_time_ns=100 * 10**9)
-    harness.consumer("t", "c")
-    fill(harness)
-    finish_all(harness)
-    after_trims(harness)
-    harness.restart()
-
-    assert replayed(after_trims(harness)) == 30
-
-
 # Lag
 
 

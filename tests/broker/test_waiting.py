@@ -64,41 +64,6 @@ def test_outdated_entries_do_not_pile_up() -> None:
     assert len(times._heap) <= OUTDATED_MIN
 
 
-def test_due_messages_after_the_mark_are_held_back() -> None:
-    """A due message at or after P is held back until P has passed it."""
-    due = DueList()
-    due.add(5, 10)
-    due.add(5, 20)
-    assert due.hold_back(due.pop_due(9), 15) == [10]
-    assert (due.overdue, due.joined_from(0, 99)) == ([20], [10])
-
-    assert due.hold_back([], 15) == []
-    assert due.hold_back([], 21) == [20]
-    assert due.overdue == []
-
-
-def test_messages_due_at_a_restart_are_skipped_by_cursors() -> None:
-    """Messages due at a restart are skipped by cursors, and held back if at or after P."""
-    due = DueList()
-    none = np.zeros(3, np.bool_)
-    due.fill(np.array([3, 10, 12]), np.array([1, 1, 1]), ~none, 10, none)
-
-    assert (due.skipped, due.overdue, len(due.pending)) == ([3, 10, 12], [10, 12], 0)
-
-
-def test_void_removes_a_range() -> None:
-    """Deferred publishes in a voided range are neither delivered nor skipped."""
-    due = DueList()
-    for index in range(10):
-        due.add(index, index)
-    due.hold_back(due.pop_due(2), 0)
-    due.void(1, 5)
-
-    assert due.skipped == [0, 5, 6, 7, 8, 9]
-    assert due.overdue == [0]
-    assert due.pop_due(100) == [5, 6, 7, 8, 9]
-
-
 def test_compact_keeps_pending_and_held_back_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     """`compact` removes entries that every cursor has passed.
 
@@ -151,7 +116,6 @@ queue_steps = st.lists(
         st.tuples(st.just("take"), st.integers(0, 9)),
         st.tuples(st.just("return"), st.integers(0, 9)),
         st.tuples(st.just("remove"), st.integers(0, 9)),
-        st.tuples(st.just("clear"), st.none()),
     ),
     max_size=30,
 )
@@ -182,9 +146,6 @@ def test_a_requeue_queue_is_a_list(script: list[tuple[str, object]]) -> None:
             if act == "return":
                 queue.push_front(taken_indexes, attempts_so_far)
                 model = taken + model
-        else:
-            queue.clear()
-            model = []
         assert len(queue) == len(model)
         everything = [column.tolist() for column in queue.all()]
         assert list(zip(*everything, strict=True)) == model

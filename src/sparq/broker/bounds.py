@@ -1,4 +1,4 @@
-"""Limits on the size of a topic and on its publish rates, and what is dropped from a full topic.
+"""Limits of topics and channels: which publishes are refused or held, which messages are dropped.
 
 1. Bytes are counted in whole files, as long as some channel needs them (see `options`). Messages
    are counted exactly: the unfinished messages of the channel with most of them, plus the messages
@@ -10,6 +10,10 @@
    dropped, including deferred ones.
 4. An ephemeral topic has a bound of its own.
 5. Publishes that exceed a rate are held back or refused (see `publishing`).
+6. A lag or age limit drops a channel's messages that its cursor has not reached, oldest first, so
+   that a channel without consumers does not fill the disk. It works on messages, not on files: at a
+   low rate one file may hold the messages of weeks. Messages in flight, requeued or deferred stay;
+   each keeps only its own file.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from sparq.broker.channel import Channel
 from sparq.broker.options import LimitReached
 from sparq.broker.publishing import Publish
 from sparq.broker.topic import Topic
+from sparq.protocol.dead_letters import dead_letter_topic
 from sparq.protocol.instant import Instant
 from sparq.protocol.layout import FRAME_OVERHEAD
 
@@ -152,12 +157,53 @@ def _overrun(channel: Channel, end: int) -> int:
     return voided
 
 
-def limit_notes(topic: Topic, now: Instant) -> list[str]:
-    """Notes for the operator about a topic's limits, at most once a minute."""
+def limit_lag(topic: Topic, now: Instant) -> None:
+    """Drop unread messages beyond the lag and age limits of a topic's channels."""
+    for channel in topic.channels.values():
+        settings, counts = channel.settings, channel.counts
+        # Two counts for operators: messages beyond a lag limit, and beyond an age limit.
+        if settings.max_channel_lag_bytes:
+            log = topic.stream.log
+            _overrun(channel, log.index_within_bytes(settings.max_channel_lag_bytes))
+        if settings.max_channel_lag_time_ns:
+            counts.voided_count += _drop_older(channel, settings.max_channel_lag_time_ns, now)
+        if settings.message_ttl_ns:
+            counts.expired_count += _drop_older(channel, settings.message_ttl_ns, now)
+
+
+def _drop_older(channel: Channel, age_ns: int, now: Instant) -> int:
+    """Drop a channel's unread messages that are older than this; returns how many."""
+    stream, wall_ns = channel.stream, now.wall_ns - age_ns
+    if channel.cursor >= stream.end:
+        return 0
+    floor = stream.log.index_at_time(wall_ns)
+    if floor is None:
+        # The read is done by the next call, a second later, whose extent is nearly always the
+        # same one.
+        stream.want([stream.log.load_time(wall_ns)], channel.name)
+        return 0
+    return channel.overrun(floor)
+
+
+def loss_notes(topic: Topic, now: Instant) -> list[str]:
+    """Notes for the operator about messages that limits have cost, at most once a minute each."""
+    notes = []
+    name = f"topic {topic.name}"
     refused, given_up = topic.counts.unreported_losses(now.mono_ns)
-    name = topic.name
-    counts = {
-        f"topic {name}: messages refused by its limits: {refused}": refused,
-        f"topic {name} was full: dropped {given_up} messages that no channel had seen": given_up,
-    }
-    return [note for note, count in counts.items() if count]
+    if refused:
+        notes.append(f"{name}: messages refused by its limits: {refused}")
+    if given_up:
+        notes.append(f"{name} was full: dropped {given_up} messages that no channel had seen")
+    for channel in topic.channels.values():
+        voided, expired, dead = channel.counts.unreported_losses(now.mono_ns)
+        name = f"channel {topic.name}:{channel.name}"
+        if voided:
+            notes.append(f"{name} is too far behind: dropped its {voided} oldest unread messages")
+        if expired:
+            notes.append(f"{name}: {expired} messages were too old to be delivered")
+        if dead:
+            where = dead_letter_topic(topic.name)
+            notes.append(
+                f"{name}: moved {dead} messages that kept coming back to the topic {where}"
+            )
+    return notes

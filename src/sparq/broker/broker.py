@@ -24,12 +24,12 @@ from functools import partial
 from typing import Any, Final
 
 from sparq.broker import full_disk, message_actions, seeking
-from sparq.broker.bounds import admit, limit_notes
+from sparq.broker.bounds import admit, limit_lag, loss_notes
 from sparq.broker.catalog import Catalog, Checkpoints
 from sparq.broker.channel import Channel, SeekTarget
 from sparq.broker.dead_letters import DeadLetterBatch, Only, apply_result, unclaim
-from sparq.broker.message_actions import Indexes, Refused
-from sparq.broker.options import NEVER, BrokerOptions, LimitReached
+from sparq.broker.message_actions import Indexes
+from sparq.broker.options import NEVER, BrokerOptions, Refused
 from sparq.broker.permissions import Permissions
 from sparq.broker.policies import Policies, Policy
 from sparq.broker.publishing import Publish, answer
@@ -37,7 +37,7 @@ from sparq.broker.range_mode import Ranges, commit
 from sparq.broker.seeking import Seek
 from sparq.broker.session import Buffer, Proximity, V2Session
 from sparq.broker.topic import Topic
-from sparq.broker.topics import Leaving, RunAll, Topics
+from sparq.broker.topics import RunAll, Topics
 from sparq.broker.turn import Ticket, TopicTask, Turn
 from sparq.log.disk import Disk, DiskError
 from sparq.log.reserve import FinReserve
@@ -285,12 +285,8 @@ class Broker:
                 topic = self._topics.get_or_create(publish.topic, now)
             if topic.scope.is_limited:
                 ready_ns = admit(topic, publish, now)
-        except Leaving as leaving:
-            answer([publish], turn, now, str(leaving), fatal=True)
-        except LimitReached as limit:
-            answer([publish], turn, now, str(limit))
-        except DiskError as error:
-            answer([publish], turn, now, error.reason)
+        except Refused as refused:
+            answer([publish], turn, now, str(refused), fatal=refused.fatal)
         else:
             topic.publishing.add(publish, ready_ns)
             if ready_ns:
@@ -304,7 +300,7 @@ class Broker:
         if command.topic not in self.topics and not self.drains.refusal(command.topic):
             try:
                 self._topics.get_or_create(command.topic, now)
-            except (Leaving, LimitReached, DiskError):
+            except Refused:
                 return  # the MPUB that follows is answered with this error
 
     def _subscribe(self, session: V2Session, command: commands.Subscribe, now: Instant) -> None:
@@ -313,7 +309,7 @@ class Broker:
         self._check_permission(session, "SUB", command.topic, command.channel)
         topic, channel, is_new = self._open_channel(command.topic, command.channel, "SUB", now)
         name = f"{topic.name}:{channel.name}"
-        if channel.hold is not None:
+        if channel.range_reader is not None:
             raise RemoteError(
                 "E_SUB_FAILED", f"SUB failed channel {name} is held by a range reader"
             )
@@ -346,10 +342,8 @@ class Broker:
             topic = self._topics.get_or_create(topic_name, now)
             is_new = name not in topic.channels
             channel = topic.create_channel(name)
-        except (Leaving, LimitReached) as reason:
-            raise RemoteError(code, f"{command} failed {reason}") from reason
-        except DiskError as error:
-            raise RemoteError(code, f"{command} failed {error.reason}") from error
+        except Refused as refused:
+            raise RemoteError(code, f"{command} failed {refused}") from refused
         self.turn.topics[topic] = None
         return topic, channel, is_new
 
@@ -541,13 +535,9 @@ class Broker:
         """Create the topic unless it exists."""
         try:
             topic = self._topics.get_or_create(name, now)
-        except Leaving as leaving:
-            raise RemoteError("EXITING", str(leaving)) from leaving
-        except LimitReached as limit:
-            raise RemoteError("LIMIT_REACHED", str(limit)) from limit
-        except DiskError as error:
-            raise RemoteError("INTERNAL_ERROR", error.reason) from error
-        self._make_durable(topic, now)
+        except Refused as refused:
+            raise RemoteError(refused.code, str(refused)) from refused
+        topic.make_durable(now)
 
     def delete_topic(self, name: str, now: Instant) -> None:
         """Delete the topic with its channels and messages; its consumers' connections close."""
@@ -558,28 +548,28 @@ class Broker:
         """Drop the messages that no channel sees yet."""
         topic = self._existing_topic(name)
         topic.drop_unseen(topic.stream.log.written_end)
-        self._make_durable(topic, now, frees=True)
+        topic.make_durable(now, frees=True)
 
     def pause_topic(self, name: str, paused: bool, now: Instant) -> None:
         """Stop or resume the flow from the topic to its channels."""
         topic = self._existing_topic(name)
         topic.pause(paused)
-        self._make_durable(topic, now)
+        topic.make_durable(now)
 
     def create_channel(self, topic_name: str, name: str, now: Instant) -> None:
         """Create the channel unless it exists; the topic must exist."""
         topic = self._existing_topic(topic_name)
         try:
             topic.create_channel(name)
-        except LimitReached as limit:
-            raise RemoteError("LIMIT_REACHED", str(limit)) from limit
-        self._make_durable(topic, now)
+        except Refused as refused:
+            raise RemoteError(refused.code, str(refused)) from refused
+        topic.make_durable(now)
 
     def delete_channel(self, topic_name: str, name: str, now: Instant) -> None:
         """Delete the channel; its consumers' connections close."""
         topic, channel = self._existing_channel(topic_name, name)
         topic.delete_channel(channel.name)
-        self._make_durable(topic, now, frees=True)
+        topic.make_durable(now, frees=True)
         self._topics.forget_if_unused(topic, now)
 
     def empty_channel(self, topic_name: str, name: str, now: Instant) -> None:
@@ -587,7 +577,7 @@ class Broker:
         topic, channel = self._existing_channel(topic_name, name)
         channel.seek(topic.stream.end)
         topic.wake(channel)
-        self._make_durable(topic, now, frees=True)
+        topic.make_durable(now, frees=True)
 
     def pause_channel(self, topic_name: str, name: str, paused: bool, now: Instant) -> None:
         """Stop or resume deliveries to the channel's consumers."""
@@ -595,7 +585,7 @@ class Broker:
         channel.pause(paused)
         if not paused:
             topic.wake(channel)
-        self._make_durable(topic, now)
+        topic.make_durable(now)
 
     def seek(
         self,
@@ -616,16 +606,16 @@ class Broker:
         messages: the result is then refused.
         """
         topic, channel = self._existing_channel(topic_name, name)
-        if channel.hold is not None:
+        if channel.range_reader is not None:
             raise RemoteError("INVALID_REQUEST", "a range reader holds the channel")
         seek = Seek(moves=not dry_run, may_skip=may_skip)
         seeking.begin(topic, channel, target, seek)
-        self._make_durable(topic, now)
+        topic.make_durable(now)
         return seek
 
     def act_on_messages(
         self, action: str, topic_name: str, name: str | None, indexes: Indexes, now: Instant
-    ) -> Refused:
+    ) -> message_actions.Refused:
         """Requeue, finish or cancel single messages.
 
         Args:
@@ -645,10 +635,12 @@ class Broker:
             channels = [channel]
         for channel in channels:
             topic.wake(channel)
-        self._make_durable(topic, now)
+        topic.make_durable(now)
         return refused
 
-    def claim(self, topic_name: str, name: str, indexes: Indexes, now: Instant) -> Refused:
+    def claim(
+        self, topic_name: str, name: str, indexes: Indexes, now: Instant
+    ) -> message_actions.Refused:
         """Reserve waiting messages of a channel for `send_back`, or until `unclaim`.
 
         Args:
@@ -667,12 +659,10 @@ class Broker:
 
     def not_durable_reason(self, topic_name: str) -> str | None:
         """Why an administrator's action on a topic is not complete yet; None: it is complete."""
-        return self._topics.not_durable_reason(topic_name)
-
-    def _make_durable(self, topic: Topic, now: Instant, *, frees: bool = False) -> None:
-        """Add the topic to the turn and make a decision durable; `frees`: delete unneeded files."""
-        topic.trimming.make_durable(now, frees=frees)
-        self.turn.topics[topic] = None
+        topic = self.topics.get(topic_name)
+        if topic is None:
+            return self._topics.leaving_reason(topic_name)
+        return topic.not_durable_reason()
 
     def _existing_topic(self, name: str) -> Topic:
         topic = self.topics.get(name)
@@ -732,7 +722,8 @@ class Broker:
                     has_room = full_disk.make_room(topic, self._topics.all(), now)
                     error = None if has_room else error
                 writer.written(error, now)
-                topic.expect(writer.due_ns)
+                if writer.due_ns < topic.due_ns:
+                    topic.expect(writer.due_ns)
                 if writer.ledger.has_news:
                     turn.topics[topic] = None  # retry failed writes in the next turn
             if (topic.woken or topic.publishing.waiting) and topic.needs_turn():
@@ -775,9 +766,10 @@ class Broker:
         if now.mono_ns >= self._next_trim_ns():
             self._trimmed_ns = now.mono_ns
             for topic in self.topics.values():
+                if topic.writer is not None:
+                    limit_lag(topic, now)
                 topic.trim(now)
-                if topic.scope.is_limited:
-                    self.notes += limit_notes(topic, now)
+                self.notes += loss_notes(topic, now)
             self._topics.maintain(now)
         self.turn.due_ns = self.turn.due_topics.next_due_ns()
         next_ns = min(self.turn.due_ns, self._checkpoints.due_ns)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,13 +44,6 @@ SeekTarget = Literal["earliest", "latest"] | int | tuple[Literal["time", "last"]
 (ns), or the last N messages."""
 
 
-class RangeLease(NamedTuple):
-    """The range reader that holds a channel, and the epoch of its attach."""
-
-    session: V2Session
-    epoch: int
-
-
 class Channel:
     """One channel of a topic.
 
@@ -61,7 +54,7 @@ class Channel:
         range_epoch: epoch of the newest range reader's attach; 0: the channel is streamed (again).
         detached: deferred publishes of the topic that this channel has finished or holds elsewhere.
         is_retired: whether it is deleted; a new channel of the same name may exist.
-        hold: the range reader that holds this channel; None: no reader does.
+        range_reader: the range reader that holds this channel; None: no reader does.
         settings: the channel's settings; the topic replaces them when policies change.
         kept: first index that the log keeps for a range reader (see `commit`); None: none.
         committed_mono_ns: time of the last range commit; None: none since nsqd started.
@@ -91,28 +84,32 @@ class Channel:
         self.ephemeral = ephemeral
         self.start = self.cursor = self.noted_cursor = stream.end
         self.cursor_ordinal = self.base_ordinal = stream.ordinal
-        self.in_flight = InFlight()
-        self.requeued = RequeueQueue()
-        self.delays: DueTimes[int] = DueTimes()
-        self.skips = Skips()
-        self.detached: set[int] = set()
+        self._begin_anew()
         self.sessions: dict[int, V2Session] = {}
         self.ready_sessions: dict[V2Session, None] = {}
-        self.hold: RangeLease | None = None
+        self.range_reader: V2Session | None = None
         self.range_epoch = 0
         self.kept: int | None = None
         self.committed_mono_ns: int | None = None
         self.paused = self.is_retired = False
         self.again_next = False
         self.counts = ChannelCounts()
-        self.last_deliveries = LastDeliveries()
-        self.redriven: dict[int, int] = {}
         self.latencies: LatencyWindow | None = None
         self.outlook = KnownAges()
         self.due_ns = NEVER
         self._last_owner = DEAD_LETTERS  # sessions are numbered from the next one on
         self._id_base = stream.log.node_id << INDEX_BITS
         self._raw_base = np.uint64(self._id_base)
+
+    def _begin_anew(self) -> None:
+        """Begin without messages around the cursor."""
+        self.in_flight = InFlight()
+        self.requeued = RequeueQueue()
+        self.delays: DueTimes[int] = DueTimes()
+        self.skips = Skips()
+        self.detached: set[int] = set()
+        self.last_deliveries = LastDeliveries()
+        self.redriven: dict[int, int] = {}
 
     # Subscribers
 
@@ -329,13 +326,7 @@ class Channel:
 
     def seek(self, index: int) -> None:
         """Restart at an index: everything before it is finished, nothing from it on is."""
-        self.in_flight.clear()
-        self.requeued.clear()
-        self.delays.clear()
-        self.skips.clear()
-        self.detached.clear()
-        self.last_deliveries.clear()
-        self.redriven.clear()
+        self._begin_anew()
         self.start = self.noted_cursor = index
         self.kept = None
         self._move(index)
@@ -367,12 +358,10 @@ class Channel:
         """Clear the state of a deleted channel: later calls find nothing to do."""
         self.is_retired = True
         self.due_ns = NEVER
-        self.in_flight.clear()
-        self.requeued.clear()
-        self.delays.clear()
+        self._begin_anew()
         self.ready_sessions.clear()
         self.sessions.clear()
-        self.hold = None
+        self.range_reader = None
 
     def void(self, first: int, end: int, *, kept: Sequence[int] = ()) -> None:
         """Skip the messages [first, end): they are not for this channel.

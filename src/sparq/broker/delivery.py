@@ -80,7 +80,7 @@ class DeliveryContext(NamedTuple):
 def deliver(context: DeliveryContext) -> None:
     """Deliver available messages to ready sessions."""
     channel = context.channel
-    if channel.paused or channel.hold is not None:
+    if channel.paused or channel.range_reader is not None:
         return
     while channel.ready_sessions:
         available = channel.fresh_count() + len(channel.requeued)
@@ -421,9 +421,6 @@ def _bounds(block: Block, indexes: Indexes) -> tuple[NDArray[np.int64], NDArray[
 
 def _fitting(block: Block, indexes: Indexes, room_bytes: int) -> tuple[int, int]:
     """How many messages fit, and their size in bytes; the last one may exceed the room."""
-    if len(indexes) == 1:
-        first = int(indexes[0])
-        return 1, block.start_of(first + 1) - block.start_of(first)
     starts, ends = _bounds(block, indexes)
     filled = np.cumsum(ends - starts)
     count = min(len(indexes), int(np.searchsorted(filled, room_bytes)) + 1)
@@ -512,15 +509,9 @@ def _sampled(
 
 def copy_runs(runs: Sequence[tuple[Block, Indexes]], attempts: NDArray[np.integer]) -> bytearray:
     """Copy the frames of ascending indexes of each block into one run, with patched attempts."""
-    parts: list[bytes | bytearray | memoryview] = []
+    parts: list[memoryview] = []
     sizes: list[int] = []
     for block, indexes in runs:
-        if len(indexes) == 1:
-            first = int(indexes[0])
-            part = block.slice(first, first + 1)
-            parts.append(part)
-            sizes.append(len(part))
-            continue
         starts, ends = _bounds(block, indexes)
         view = memoryview(block.frames)
         # Calls in C: no bytecode runs for each message.

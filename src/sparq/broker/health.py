@@ -82,12 +82,6 @@ class Health:
             self.notes.append(f"the disk {'has space' if was_full else 'works'} again")
 
     @property
-    def failure(self) -> str | None:
-        """Why operations fail, in the operating system's words; None: none fails."""
-        error = self._worst()
-        return None if error is None else error.reason
-
-    @property
     def is_full(self) -> bool:
         """Whether an operation failed for lack of space."""
         return any(error.number in FULL for error in self.troubles.values())

@@ -432,14 +432,6 @@ class InFlight:
         self._thin_out()
         return rows
 
-    def clear(self) -> None:
-        """Drop all messages, for example when a channel is emptied."""
-        self.count = 0
-        self._pages.clear()
-        self._scattered = Table(0, is_page=False)
-        self._scattered_rows.clear()
-        self._free_rows.clear()
-
     # Inspecting
 
     def _tables(self) -> list[Table]:

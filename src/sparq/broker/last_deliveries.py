@@ -125,10 +125,6 @@ class LastDeliveries:
             for first, end in zip(starts, ends, strict=True):
                 drop_range(self.by_index, first, end)
 
-    def clear(self) -> None:
-        """Forget all messages."""
-        self.by_index.clear()
-
     def is_poison(self, indexes: Indexes) -> NDArray[np.bool_]:
         """Return, for each message, whether it is assumed to crash its consumers."""
         found = self.by_index

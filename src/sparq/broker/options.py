@@ -32,8 +32,22 @@ FILE_BYTES_MIN = 64 << 10
 """Each file has a few KiB of overhead; smaller files would hold little else."""
 
 
-class LimitReached(Exception):
+class Refused(Exception):
+    """A publish, topic or channel is refused; the text says why.
+
+    Attributes:
+        code: the error code of an administrator's request.
+        fatal: whether a publish that is refused ends its connection.
+    """
+
+    code = "INTERNAL_ERROR"
+    fatal = False
+
+
+class LimitReached(Refused):
     """A limit refuses one more of something; the text says which limit."""
+
+    code = "LIMIT_REACHED"
 
 
 def check_limit(count: int, most: int, what: str) -> None:

@@ -202,11 +202,6 @@ class Publishing:
         # Sorted by time and number, since a heap's list is only partly ordered.
         held = [publish for _, _, publish in sorted(self.held, key=itemgetter(0, 1))]
         waiting, self.waiting, self.held = [*self.waiting, *held], deque(), []
-        self.count_done(waiting)
+        self.pending_bytes -= sum(publish.size_bytes for publish in waiting)
+        self.pending_messages -= sum(publish.messages for publish in waiting)
         return waiting
-
-    def count_done(self, publishes: list[Publish]) -> None:
-        """Count publishes as no longer pending: the log has them, or they were refused."""
-        for publish in publishes:
-            self.pending_bytes -= publish.size_bytes
-            self.pending_messages -= publish.messages

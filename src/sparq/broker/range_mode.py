@@ -18,7 +18,7 @@ from collections import deque
 from functools import partial
 from typing import Final, NoReturn
 
-from sparq.broker.channel import Channel, RangeLease
+from sparq.broker.channel import Channel
 from sparq.broker.session import Slot, V2Session
 from sparq.broker.topic import Topic
 from sparq.broker.turn import Turn
@@ -127,11 +127,10 @@ class Ranges:
         if channel.sessions:
             held_by = f"{topic.name}:{channel.name} has {len(channel.sessions)} consumers"
             raise RemoteError("E_ATTACH_FAILED", f"ATTACH failed channel {held_by}")
-        channel.hold = RangeLease(session, epoch)
-        channel.range_epoch = epoch
+        channel.range_reader, channel.range_epoch = session, epoch
         held = self._holds.get(session, [])
         # Without holds that newer readers took over: a connection may attach any number of times.
-        mine = [one for one in held if one[1] is not channel and _holds(one[1], session)]
+        mine = [one for one in held if one[1] is not channel and one[1].range_reader is session]
         self._holds[session] = [*mine, (topic, channel)]
         unfinished = channel.unfinished()
         # Range mode has only the cursor (rule 2), so it goes back to the first unfinished message.
@@ -145,8 +144,8 @@ class Ranges:
         self.reads.pop(session, None)
         for topic, channel in self._holds.pop(session, []):
             # A newer ATTACH may have taken the hold over.
-            if _holds(channel, session):
-                channel.hold = None
+            if channel.range_reader is session:
+                channel.range_reader = None
                 topic.wake(channel)
 
     # ENDS and READ: the answer may need a disk read
@@ -231,10 +230,6 @@ class Ranges:
         """Answer with the disk error that prevents the result."""
         refused = RemoteError("E_RANGE_FAILED", f"{command} failed {error.reason}")
         self._answer(session, slot, layout.error(refused.frame_text()))
-
-
-def _holds(channel: Channel, session: V2Session) -> bool:
-    return channel.hold is not None and channel.hold.session is session
 
 
 def _ends(topic: Topic, command: ReadEnds, at: int | None) -> dict[str, object]:

@@ -48,7 +48,9 @@ def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Insta
         return  # nothing was delivered: of thousands of topics most are like this
     # Arrays from here on: index by index, 10,000 deferred messages among a million took more than
     # 200 s.
-    requeued, dues, attempts = _requeued_arrays(state)
+    requeued = np.array(sorted(state.requeued), np.int64)
+    values = [state.requeued[index] for index in requeued.tolist()]
+    dues, attempts = np.array(values, np.int64).reshape(-1, 2).T
     # Due times are wall time on disk, since the monotonic clock begins anew with each boot.
     is_ready = dues <= now.wall_ns
     delayed = (dues + (now.mono_ns - now.wall_ns), requeued, attempts)
@@ -84,15 +86,6 @@ def seen_end(state: ChannelState) -> int:
     finished_end = max((end for _, end in state.finished), default=0)
     requeued_end = max(state.requeued, default=-1) + 1
     return max(state.start, state.cursor, finished_end, requeued_end)
-
-
-def _requeued_arrays(state: ChannelState) -> tuple[Indexes, Indexes, Indexes]:
-    """Indexes, due times (ns since 1970) and attempts of the ledger's requeued messages."""
-    count = len(state.requeued)
-    indexes = np.fromiter(state.requeued, np.int64, count)
-    values = np.array(list(state.requeued.values()), np.int64).reshape(-1, 2)
-    order = np.argsort(indexes)
-    return indexes[order], values[order, 0], values[order, 1]
 
 
 def _unfinished(channel: Channel, done: Ranges) -> Ranges:
@@ -179,12 +172,9 @@ def were_due(indexes: Indexes, state: TopicState) -> NDArray[np.bool_]:
     for channel in state.channels.values():
         finished = np.array(channel.finished, np.int64).reshape(-1, 2)
         seen = _within(indexes, (finished[:, 0], finished[:, 1]))
-        seen |= np.isin(indexes, np.fromiter(channel.requeued, np.int64, len(channel.requeued)))
-        if channel.detached:  # an administrator decided about these before they were due
-            seen &= ~np.isin(
-                indexes, np.fromiter(channel.detached, np.int64, len(channel.detached))
-            )
-        found |= seen
+        seen |= np.isin(indexes, np.array(list(channel.requeued), np.int64))
+        # An administrator decided about these before they were due.
+        found |= seen & ~np.isin(indexes, np.array(list(channel.detached), np.int64))
     return found
 
 
@@ -232,31 +222,25 @@ def _finished_ahead(channel: Channel) -> list[tuple[int, int]]:
 
     Some skipped messages are not finished: those that a start found requeued ahead of the cursor.
     """
+    bounds = np.array(channel.skips.bounds(), np.int64).reshape(-1, 2)
+    skips = bounds[:, 0], bounds[:, 1]
     unfinished = channel.unfinished()
-    skipped = _cut_out(channel.skips.bounds(), unfinished[unfinished >= channel.cursor].tolist())
+    waiting = unfinished[_within(unfinished, skips)]
+    # A message in the middle of a range ends one part of it and begins the next.
+    firsts = np.sort(np.append(skips[0], waiting + 1))
+    ends = np.sort(np.append(skips[1], waiting))
+    skipped = [
+        (first, end)
+        for first, end in zip(firsts.tolist(), ends.tolist(), strict=True)
+        if first < end
+    ]
     if channel.range_epoch:
         return skipped
     due = channel.stream.due.joined_from(channel.cursor, channel.stream.end)
     due += [index for index in channel.detached if index >= channel.cursor]
     done = np.setdiff1d(np.array(due, np.int64), unfinished)
-    ranges = np.array(skipped, np.int64).reshape(-1, 2)
-    apart = [(i, i + 1) for i in done[~_within(done, (ranges[:, 0], ranges[:, 1]))].tolist()]
+    apart = [(index, index + 1) for index in done[~_within(done, skips)].tolist()]
     return sorted(skipped + apart)
-
-
-def _cut_out(ranges: list[tuple[int, int]], indexes: list[int]) -> list[tuple[int, int]]:
-    """Remove indexes from ranges; both ascend."""
-    kept: list[tuple[int, int]] = []
-    at = 0
-    for first, end in ranges:
-        begin = first
-        while at < len(indexes) and indexes[at] < end:
-            if begin <= indexes[at]:
-                kept.append((begin, indexes[at]))
-                begin = indexes[at] + 1
-            at += 1
-        kept.append((begin, end))
-    return [(first, end) for first, end in kept if first < end]
 
 
 def _requeued(channel: Channel, now: Instant) -> dict[int, tuple[int, int]]:

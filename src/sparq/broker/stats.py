@@ -87,7 +87,7 @@ class ChannelStats:
     """One channel.
 
     Its depth is that of `Channel.depth`. `ready_count` is the sum over its clients.
-    `clear_seconds` comes from `Channel.outlook`, and `range_query` from `Channel.hold`.
+    `clear_seconds` comes from `Channel.outlook`, and `range_query` from `Channel.range_reader`.
     """
 
     channel_name: str
@@ -200,9 +200,9 @@ def latency_of(topic: Topic, now: Instant) -> Latency:
 
 def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelStats:
     """A channel's statistics; `clients` is left out."""
-    depth, hold = channel.depth(), channel.hold
+    depth, reader = channel.depth(), channel.range_reader
     window, committed_ns = channel.latencies, channel.committed_mono_ns
-    since_commit_ns = None if hold is None or committed_ns is None else now.mono_ns - committed_ns
+    since_commit_ns = None if reader is None or committed_ns is None else now.mono_ns - committed_ns
     inspection = channel.stream.log.inspection
     waiting_ns = channel.outlook.oldest_waiting_ns(oldest_waiting(channel), inspection, now)
     return ChannelStats(
@@ -219,12 +219,12 @@ def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelSt
         e2e_processing_latency=(
             OFF if window is None else merged([window], window.quantiles, now.mono_ns)
         ),
-        range_reader=hold.session.remote_address if hold is not None else None,
+        range_reader=reader.remote_address if reader is not None else None,
         cursor=str(channel.cursor),
         ready_count=sum(session.ready_count for session in channel.sessions.values()),
         oldest_waiting_seconds=_seconds(waiting_ns),
         clear_seconds=_seconds(channel.outlook.clear_ns(depth, now)),
-        range_query=hold.session.user_agent if hold is not None else None,
+        range_query=reader.user_agent if reader is not None else None,
         range_commit_seconds=_seconds(since_commit_ns),
     )
 

@@ -114,11 +114,6 @@ class Skips:
         """(first, end) of each range, ascending."""
         return [(first, end) for first, end, _ in self.ranges]
 
-    def clear(self) -> None:
-        """Remove all ranges."""
-        self.ranges.clear()
-        self.count = 0
-
 
 READ_BYTES_MAX: Final = 8 << 20
 READ_CACHE_PARTS: Final = 8

@@ -29,6 +29,7 @@ from sparq.broker.stream import ExtentReads, Stream
 from sparq.broker.trimming import Trimming
 from sparq.broker.turn import TopicTask, Turn
 from sparq.log.commit import Commit
+from sparq.log.disk import DiskError
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log
 from sparq.log.records import RecordKind, TopicState
@@ -39,6 +40,8 @@ from sparq.protocol.dead_letters import REDRIVE_CHANNEL
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_ephemeral
+
+NOT_ON_DISK: Final = "not on disk yet"
 
 SYNC_RETRY_NS: Final = 10 * MILLISECOND
 """Delay before a sync is retried that could not begin because a commit was in flight."""
@@ -103,7 +106,8 @@ class Topic:
         self.had_channel = self.has_new_letters = self.is_deleted = self.is_closed = False
         self.woken: dict[Channel, None] = {}
         self.due_ns = self._lookup_deadline_ns = NEVER
-        self.under_way = 0
+        self.under_way = self._unsettled = 0
+        self._unsettled_reason = NOT_ON_DISK
         self._is_refusing = False
 
     def begin(self, now: Instant, *, wait_for_lookup: bool) -> None:
@@ -234,7 +238,9 @@ class Topic:
         self._is_refusing = error is not None
         turn.journals_ended = max(turn.journals_ended, commit.journals_ended)
         # Only now: limits on the topic's size count a message as pending until the log has it.
-        self.publishing.count_done(batch)
+        for publish in batch:
+            self.publishing.pending_bytes -= publish.size_bytes
+            self.publishing.pending_messages -= publish.messages
         if error is not None:
             what = f"publishing to {self.name}" if batch else f"syncing {self.name}"
             turn.health.fail(Trouble.PUBLISH, self.name, f"{what} failed: {error}", error)
@@ -299,8 +305,7 @@ class Topic:
         end = stream.log.written_end
         if end <= stream.end or not self.flows:
             return
-        stream.end = end
-        stream.ordinal = stream.log.ordinal_at(end)
+        stream.end, stream.ordinal = end, stream.log.end_ordinal
         # Deferred publishes that became due while P stood before them.
         overdue = stream.due.hold_back([], end) if stream.due.overdue else []
         for channel in self.channels.values():
@@ -387,6 +392,36 @@ class Topic:
 
     # Administration
 
+    def make_durable(self, now: Instant, *, frees: bool = False) -> None:
+        """Add the topic to the turn, and make an administrator's change durable.
+
+        `frees`: delete the files that became unneeded, too.
+        """
+        self.turn.topics[self] = None
+        if frees:
+            self.trimming.drop_freed(now)
+        if self.writer is not None:
+            self._unsettled += 1
+            self.writer.wait_for_sync(self._change_synced)
+
+    def _change_synced(self, error: DiskError | None, _now: Instant) -> None:
+        self._unsettled_reason = NOT_ON_DISK if error is None else error.reason
+        if error is None or self.writer is None:
+            self._unsettled -= 1
+        else:
+            # The ledger keeps its records and writes them again: the request waits until then.
+            self.writer.wait_for_sync(self._change_synced)
+
+    def not_durable_reason(self) -> str | None:
+        """Why an administrator's change is not complete yet; None: it is complete.
+
+        It is complete when its ledger records are synced and the files that it freed are deleted.
+        A failed write is retried; meanwhile this returns the reason.
+        """
+        if self._unsettled:
+            return self._unsettled_reason
+        return NOT_ON_DISK if self.trimming.drops else None
+
     def pause(self, paused: bool) -> None:
         """Stop or resume the flow of messages to the channels."""
         if paused == self.paused:
@@ -470,7 +505,6 @@ class Topic:
     def trim(self, now: Instant) -> None:
         """Delete files that no channel needs and no rule keeps, and maintain the others."""
         self._keep_up()
-        self.trimming.limit_lag(self.name, now)
         self.trimming.trim(now)
         if self.stream.reads or (self.writer is not None and self.writer.ledger.has_news):
             self.turn.topics[self] = None

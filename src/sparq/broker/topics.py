@@ -25,6 +25,7 @@ from sparq.broker.health import ErrorNote, Trouble
 from sparq.broker.options import (
     BrokerOptions,
     QueueSettings,
+    Refused,
     check_limit,
     file_bytes,
 )
@@ -49,8 +50,11 @@ FILE_BYTES_MIN: Final = 256 << 10
 Files = tuple[Ledger, TopicState, Log]
 
 
-class Leaving(Exception):
+class Leaving(Refused):
     """The topic of this name is being deleted, or could not be opened."""
+
+    code = "EXITING"
+    fatal = True
 
 
 class Opening(Task):
@@ -236,14 +240,12 @@ class Topics:
         Raises:
             Leaving: a topic of this name is being deleted, or could not be opened.
             LimitReached: the topic does not exist, and the maximum number of topics is reached.
-            DiskError: its files cannot be created.
+            Refused: its files cannot be created.
         """
-        topic = self.by_name.get(name)
-        return topic if topic is not None else self._create(name, now)
-
-    def _create(self, name: str, now: Instant) -> Topic:
-        if name in self._leaving:
-            raise Leaving(self._refusals.get(name, "exiting"))
+        if (found := self.by_name.get(name)) is not None:
+            return found
+        if reason := self.leaving_reason(name):
+            raise Leaving(reason)
         if name in self.unopened:
             raise Leaving(self.unopened[name])
         check_limit(len(self.by_name), self._options.max_topics, "topics")
@@ -260,7 +262,7 @@ class Topics:
                 note = f"topic {name} cannot be created: {error}"
                 self._turn.health.fail(Trouble.CREATE, "", note, error)
                 self._catalog.forget_folder(name)
-                raise
+                raise Refused(error.reason) from error
             self._turn.health.recover(Trouble.CREATE)
         topic = self._make_topic(name, log, ledger)
         topic.begin(now, wait_for_lookup=self.has_lookupd)
@@ -344,12 +346,9 @@ class Topics:
         """How much space there is for FINs; None before `load`."""
         return None if self._reserve is None else self._reserve.fin_reserve()
 
-    def not_durable_reason(self, name: str) -> str | None:
-        """Why an administrative change to a topic is not complete yet; None: it is complete."""
-        if name in self._leaving:
-            return self._refusals.get(name, "exiting")
-        topic = self.by_name.get(name)
-        return None if topic is None else topic.trimming.not_durable_reason()
+    def leaving_reason(self, name: str) -> str | None:
+        """Why the name of a deleted topic cannot be used yet; None: no topic of it is leaving."""
+        return self._refusals.get(name, "exiting") if name in self._leaving else None
 
     def maintain(self, now: Instant) -> None:
         """Retry what failed: removals, and on a failing disk a write."""

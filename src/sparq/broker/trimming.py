@@ -14,14 +14,9 @@
    Retention only keeps files: files that a channel needs stay anyway, and a file stays if either of
    the two options keeps it. At a low rate one file may hold the messages of weeks, so with
    `retention_time_ns` no file takes messages for longer than that (or a minute, if it is less).
-6. A lag limit voids a channel's messages that its cursor has not reached, oldest first, so that a
-   channel without consumers does not fill the disk. It works on messages, not on files, for the
-   same reason. Messages in flight, requeued or deferred stay; each keeps only its own file.
-7. After a start with a ledger that may have lost channels, no file is deleted for an hour, unless
+6. After a start with a ledger that may have lost channels, no file is deleted for an hour, unless
    the disk is short of space or an administrator drops messages: a channel that comes back gets all
    messages of the log, also if another has finished them before.
-8. An administrator's change of a topic is made durable here, too, whether it frees files or not:
-   its ledger records have to be synced first.
 """
 
 from __future__ import annotations
@@ -42,14 +37,12 @@ from sparq.log.records import RecordKind
 from sparq.log.segment import SegmentInfo
 from sparq.log.task import Task
 from sparq.log.upkeep import Drop
-from sparq.protocol.dead_letters import dead_letter_topic
 from sparq.protocol.instant import Instant
 
-NOT_ON_DISK: Final = "not on disk yet"
 FILE_AGE_MIN_NS: Final = 60_000_000_000
 """No file is ended for its age before this: a short retention would make a file of each batch."""
 LOST_CHANNELS_NS: Final = 3600_000_000_000
-"""How long files stay for channels that a damaged ledger has lost (rule 7)."""
+"""How long files stay for channels that a damaged ledger has lost (rule 6)."""
 
 
 class Trimming:
@@ -57,6 +50,7 @@ class Trimming:
 
     Attributes:
         settings: the topic's settings; the topic replaces them when policies change.
+        drops: number of files that are being deleted.
     """
 
     def __init__(
@@ -75,7 +69,7 @@ class Trimming:
         Args:
             stream: the topic's log.
             channels: the topic's channels.
-            writer: None for an ephemeral topic; retention and lag do not apply to it.
+            writer: None for an ephemeral topic; retention does not apply to it.
             settings: the topic's settings.
             turn: takes notes for the operator.
             submit: hands out a task, and takes the function that is called when it has run.
@@ -88,31 +82,18 @@ class Trimming:
         self._turn = turn
         self._submit = submit
         self._sync_file = sync_file
-        self._drops = 0
+        self.drops = 0
         self._noted_end = 0
         self._is_waiting = False
         self._begun_ns = 0
-        self._undecided = 0
-        self._refusal = NOT_ON_DISK
 
-    def not_durable_reason(self) -> str | None:
-        """Why an administrator's change is not complete yet; None: it is complete.
-
-        It is complete when its ledger records are synced and the files that it freed are deleted.
-        A failed write is retried; meanwhile this returns the reason.
-        """
-        if self._undecided:
-            return self._refusal
-        return NOT_ON_DISK if self._drops else None
-
-    def make_durable(self, now: Instant, *, frees: bool) -> None:
-        """Have noted records synced; `frees`: delete files that became unneeded, too."""
-        finished = self._with_indexes(self.finished(now, ends_file=True)) if frees else []
+    def drop_freed(self, now: Instant) -> None:
+        """Delete the files that an administrator's change has made unneeded, once it is synced."""
+        finished = self.finished(now, ends_file=True)
         if self._writer is None:
             self._drop(finished)
         else:
-            self._undecided += 1
-            self._writer.wait_for_sync(partial(self._synced, finished, True))
+            self._writer.wait_for_sync(partial(self._synced, self._with_indexes(finished)))
 
     def trim(self, now: Instant) -> None:
         """Delete unneeded files that no rule keeps, now or once the ledger is synced."""
@@ -127,27 +108,17 @@ class Trimming:
         # One waiter at a time: this runs every second, and the sync may take longer.
         elif finished and not self._is_waiting:
             self._is_waiting = True
-            self._writer.wait_for_sync(partial(self._synced, finished, False))
+            self._writer.wait_for_sync(partial(self._synced, finished))
 
-    def _synced(
-        self, finished: list[SegmentInfo], is_change: bool, error: DiskError | None, _now: Instant
-    ) -> None:
-        """Delete files after a sync of the ledger, for which an administrator's change may wait."""
-        if not is_change:
-            self._is_waiting = False
-        else:
-            self._refusal = NOT_ON_DISK if error is None else error.reason
-            if error is None or self._writer is None:
-                self._undecided -= 1
-            else:
-                # The ledger keeps its records and writes them again: the request waits until then.
-                self._writer.wait_for_sync(partial(self._synced, [], True))
+    def _synced(self, finished: list[SegmentInfo], error: DiskError | None, _now: Instant) -> None:
+        """Delete files after a sync of the ledger."""
+        self._is_waiting = False
         # Rule 4: on a full disk no sync may succeed before a file is deleted.
-        if finished and (error is None or error.is_full):
+        if error is None or error.is_full:
             self._drop(finished)
 
     def _awaits_channels(self, now: Instant) -> bool:
-        """Whether channels that the ledger has lost may still come back (rule 7)."""
+        """Whether channels that the ledger has lost may still come back (rule 6)."""
         if self._writer is None or not self._writer.ledger.lacks_records or self.is_short:
             return False
         self._begun_ns = self._begun_ns or now.mono_ns
@@ -232,7 +203,7 @@ class Trimming:
         same = [found for found in log.segments() if ends.get(found.path) == found.end_index]
         for segment in self.unneeded(same):
             if segment.sealed or log.end_file():
-                self._drops += 1
+                self.drops += 1
                 drop = log.drop(segment)
                 self._submit(drop, partial(self._dropped, drop))
             else:
@@ -242,39 +213,9 @@ class Trimming:
         due.compact(min(cursors, default=self._stream.end), log.first_index)
 
     def _dropped(self, drop: Drop, _now: Instant) -> None:
-        self._drops -= 1
+        self.drops -= 1
         if drop.error is not None:
             self._turn.health.notes.append(f"a finished segment could not be deleted: {drop.error}")
-
-    def limit_lag(self, topic: str, now: Instant) -> None:
-        """Void unread messages beyond the channels' limits, and note losses for the operator."""
-        if self._writer is None:
-            return
-        for channel in self._channels.values():
-            settings, counts = channel.settings, channel.counts
-            # Two counts for operators: messages beyond a lag limit, and beyond an age limit.
-            if settings.max_channel_lag_bytes:
-                floor = self._stream.log.index_within_bytes(settings.max_channel_lag_bytes)
-                counts.voided_count += channel.overrun(floor)
-            if settings.max_channel_lag_time_ns:
-                oldest_ns = now.wall_ns - settings.max_channel_lag_time_ns
-                counts.voided_count += self._drop_older(channel, oldest_ns)
-            if settings.message_ttl_ns:
-                oldest_ns = now.wall_ns - settings.message_ttl_ns
-                counts.expired_count += self._drop_older(channel, oldest_ns)
-            self._turn.health.notes += _loss_notes(topic, channel, now)
-
-    def _drop_older(self, channel: Channel, wall_ns: int) -> int:
-        """Drop a channel's unread messages published before a time; returns how many."""
-        if channel.cursor >= self._stream.end:
-            return 0
-        floor = self._stream.log.index_at_time(wall_ns)
-        if floor is None:
-            # The read is done by the next call, a second later, whose extent is nearly always the
-            # same one.
-            self._stream.want([self._stream.log.load_time(wall_ns)], channel.name)
-            return 0
-        return channel.overrun(floor)
 
 
 def expired(
@@ -304,17 +245,3 @@ def expired(
             gone.append(segment)
         newer_bytes += segment.size_bytes
     return gone[::-1]
-
-
-def _loss_notes(topic: str, channel: Channel, now: Instant) -> list[str]:
-    """Notes about messages that a channel has lost or moved, at most once a minute."""
-    voided, expired, dead = channel.counts.unreported_losses(now.mono_ns)
-    name, notes = f"channel {topic}:{channel.name}", []
-    if voided:
-        notes.append(f"{name} is too far behind: dropped its {voided} oldest unread messages")
-    if expired:
-        notes.append(f"{name}: {expired} messages were too old to be delivered")
-    if dead:
-        where = dead_letter_topic(topic)
-        notes.append(f"{name}: moved {dead} messages that kept coming back to the topic {where}")
-    return notes

@@ -109,12 +109,6 @@ class RequeueQueue:
             self._indexes, self._attempts = [], []
         return self._chunks
 
-    def clear(self) -> None:
-        """Remove all messages."""
-        self._chunks.clear()
-        self._indexes, self._attempts = [], []
-        self._count = 0
-
 
 def among(values: Indexes, ascending: Indexes) -> NDArray[np.bool_]:
     """Which of many values, in any order, are among a few ascending ones."""
@@ -203,11 +197,6 @@ class DueTimes(Generic[Key]):
     def entries(self) -> list[tuple[int, Key, int]]:
         """(due, key, number) of all, in no particular order."""
         return list(self._entries.values())
-
-    def clear(self) -> None:
-        """Remove all keys."""
-        self._heap.clear()
-        self._entries.clear()
 
 
 COMPACT_MIN: Final = 1024

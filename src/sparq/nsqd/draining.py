@@ -80,7 +80,7 @@ def left_in(topic: Topic) -> Iterator[QueueRemainder]:
         why = ""
         if channel.paused or topic.paused:
             why = PAUSED if channel.paused else TOPIC_PAUSED
-        elif not channel.sessions and channel.hold is None:
+        elif not channel.sessions and channel.range_reader is None:
             why = NO_CONSUMERS
         yield QueueRemainder(topic.name, channel.name, *found, why)
 
