@@ -121,6 +121,19 @@ def test_drop_oldest_drops_the_oldest_unread_messages() -> None:
     assert note == "channel t:slow is too far behind: dropped its 21 oldest unread messages"
 
 
+def test_a_channel_below_the_limit_drops_nothing() -> None:
+    """Only a channel that holds too many messages drops some, and only as many."""
+    harness = BrokerHarness(max_topic_messages=LIMIT, drop_oldest=True)
+    quick = harness.consumer("t", "quick", rdy=50)
+    harness.consumer("t", "slow").close()
+    assert "" == refusal(harness, *numbered(0, LIMIT))
+    quick.finish(quick.messages())
+    quick.say(commands.rdy(0))
+    assert "" == refusal(harness, *numbered(LIMIT, 6))
+    found = [harness.channel("t", name) for name in ("quick", "slow")]
+    assert [(6, 0), (LIMIT, 6)] == [(one.depth, one.voided_count) for one in found]
+
+
 def test_a_publish_refused_for_its_rate_drops_nothing() -> None:
     """A publish that `max_publish_rate` refuses does not drop any message."""
     harness = BrokerHarness(max_topic_messages=LIMIT, drop_oldest=True, max_publish_rate=1)

@@ -64,6 +64,33 @@ def test_outdated_entries_do_not_pile_up() -> None:
     assert len(times._heap) <= OUTDATED_MIN
 
 
+def test_due_messages_after_the_mark_are_held_back() -> None:
+    """A due message at or after P is held back until P has passed it, also one due at a start."""
+    due = DueList()
+    none = np.zeros(2, np.bool_)
+    due.fill(np.array([3, 12]), np.array([1, 1]), ~none, 10, none)
+    assert (due.skipped, due.overdue, len(due.pending)) == ([3, 12], [12], 0)
+    due.add(5, 14)
+    due.add(5, 20)
+    assert due.hold_back(due.pop_due(9), 15) == [12, 14]
+    assert (due.overdue, due.joined_from(0, 99)) == ([20], [3, 12, 14])
+
+    assert due.hold_back([], 15) == []
+    assert due.hold_back([], 21) == [20]
+
+
+def test_void_removes_a_range() -> None:
+    """Deferred publishes in a voided range are neither delivered nor skipped."""
+    due = DueList()
+    for index in range(10):
+        due.add(index, index)
+    due.hold_back(due.pop_due(2), 0)
+    due.void(1, 5)
+
+    assert (due.skipped, due.overdue) == ([0, 5, 6, 7, 8, 9], [0])
+    assert due.pop_due(100) == [5, 6, 7, 8, 9]
+
+
 def test_compact_keeps_pending_and_held_back_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     """`compact` removes entries that every cursor has passed.
 

@@ -719,7 +719,7 @@ class Broker:
             if writer is not None and writer.ledger.has_news:
                 error = writer.write()
                 if error is not None and error.is_full:
-                    has_room = full_disk.make_room(topic, self._topics.all(), now)
+                    has_room = full_disk.make_room(writer, self._topics.writers(), now)
                     error = None if has_room else error
                 writer.written(error, now)
                 if writer.due_ns < topic.due_ns:

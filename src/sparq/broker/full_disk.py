@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from sparq.broker.health import PROBED, Health, Trouble
-from sparq.broker.topic import Topic
+from sparq.broker.ledger_writer import LedgerWriter
 from sparq.log.reserve import BLOCK_BYTES, Reserve
 from sparq.log.task import Task
 from sparq.protocol.instant import Instant
@@ -36,47 +36,39 @@ TRIED_MAX: Final = 8
 """Number of ledgers to try: if the largest cannot shrink, smaller ones hardly can."""
 
 
-def make_room(needy: Topic, topics: Iterable[Topic], now: Instant) -> bool:
-    """Write a topic's ledger on a full disk, by means of checkpoints; False: not possible."""
-    large = [topic for topic in topics if topic is not needy and _ledger_bytes(topic) > SIZE_MIN]
+def make_room(needy: LedgerWriter, writers: Iterable[LedgerWriter], now: Instant) -> bool:
+    """Write a ledger on a full disk, by means of checkpoints; False: not possible."""
+    large = [one for one in writers if one is not needy and _ledger_bytes(one) > SIZE_MIN]
     large.sort(key=_ledger_bytes, reverse=True)
     # This runs in the event loop, and each checkpoint writes to the disk.
     del large[TRIED_MAX:]
     largest = max(map(_ledger_bytes, large), default=0)
     # If it is the largest itself, its own checkpoint frees the most space.
-    if _ledger_bytes(needy) > largest and _shrink(needy, now):
+    if _ledger_bytes(needy) > largest and needy.shrink(now):
         return True
-    for topic in large:
-        if _shrink(topic, now) and needy.writer is not None and needy.writer.write() is None:
+    for writer in large:
+        if writer.shrink(now) and needy.write() is None:
             return True
-    return _shrink(needy, now)
+    return needy.shrink(now)
 
 
-def shrink_largest(topics: Iterable[Topic], now: Instant) -> None:
+def shrink_largest(writers: Iterable[LedgerWriter], now: Instant) -> None:
     """Shrink the largest ledger by a checkpoint, if that at least halves it.
 
     Ledgers alone can fill a small disk. Once all messages are finished nothing is written to the
     ledgers any more, so no failing write would trigger `make_room`.
     """
     large = [
-        topic
-        for topic in topics
-        if _ledger_bytes(topic) >= max(LARGE_BYTES, 2 * _state_bytes(topic))
+        writer
+        for writer in writers
+        if _ledger_bytes(writer) >= max(LARGE_BYTES, 2 * writer.ledger.account.state_bytes)
     ]
     if large:
-        _shrink(max(large, key=_ledger_bytes), now)
+        max(large, key=_ledger_bytes).shrink(now)
 
 
-def _shrink(topic: Topic, now: Instant) -> bool:
-    return topic.writer is not None and topic.writer.shrink(now)
-
-
-def _ledger_bytes(topic: Topic) -> int:
-    return 0 if topic.writer is None else topic.writer.ledger.account.ledger_bytes
-
-
-def _state_bytes(topic: Topic) -> int:
-    return 0 if topic.writer is None else topic.writer.ledger.account.state_bytes
+def _ledger_bytes(writer: LedgerWriter) -> int:
+    return writer.ledger.account.ledger_bytes
 
 
 class DiskProbe(Task):
@@ -120,7 +112,7 @@ class DiskProbe(Task):
             self._reserve.is_refusing &= not self._has_room
 
     def apply_result(
-        self, topics: Callable[[], Iterable[Topic]], health: Health, now: Instant
+        self, writers: Callable[[], Iterable[LedgerWriter]], health: Health, now: Instant
     ) -> None:
         """Apply the result of a check; without enough space, shrink the largest ledger."""
         self._under_way = False
@@ -134,4 +126,4 @@ class DiskProbe(Task):
         if self.error is None and self._has_room:
             health.probed()
         elif self.error is None or self.error.is_full:
-            shrink_largest(topics(), now)
+            shrink_largest(writers(), now)

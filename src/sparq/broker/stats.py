@@ -9,9 +9,9 @@ thousands may pause in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sparq.broker.counts import ChannelCounts, TopicCounts
 from sparq.broker.latency import OFF, Latency, merged
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from sparq.broker.channel import Channel
     from sparq.broker.topic import Topic
     from sparq.protocol.instant import Instant
+
+
+Named = TypeVar("Named")
 
 
 def _copied(source: object, names: Iterable[str]) -> dict[str, Any]:
@@ -150,18 +153,18 @@ class TopicStats:
 
 def selected(broker: Broker, topic_name: str | None) -> list[Topic] | None:
     """All topics by name, or the named one; None: no topic has that name."""
-    if topic_name is None:
-        return [topic for _, topic in sorted(broker.topics.items())]
-    topic = broker.topics.get(topic_name)
-    return None if topic is None else [topic]
+    return _selected(broker.topics, topic_name)
 
 
 def channels_of(topic: Topic, channel_name: str | None) -> list[Channel]:
     """A topic's channels by name, or the named one; empty: no channel has that name."""
-    if channel_name is None:
-        return [channel for _, channel in sorted(topic.channels.items())]
-    channel = topic.channels.get(channel_name)
-    return [] if channel is None else [channel]
+    return _selected(topic.channels, channel_name) or []
+
+
+def _selected(by_name: Mapping[str, Named], name: str | None) -> list[Named] | None:
+    if name is None:
+        return [by_name[each] for each in sorted(by_name)]
+    return [by_name[name]] if name in by_name else None
 
 
 def of_topic(topic: Topic, now: Instant) -> TopicStats:

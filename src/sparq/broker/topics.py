@@ -22,6 +22,7 @@ from sparq.broker.catalog import Catalog, Removal, SaveTask
 from sparq.broker.draining import Drains
 from sparq.broker.full_disk import DiskProbe
 from sparq.broker.health import ErrorNote, Trouble
+from sparq.broker.ledger_writer import LedgerWriter
 from sparq.broker.options import (
     BrokerOptions,
     QueueSettings,
@@ -300,9 +301,10 @@ class Topics:
     def _file_bytes(self, settings: QueueSettings) -> int:
         return file_bytes(self._options.max_bytes_per_file, settings.max_topic_bytes)
 
-    def all(self) -> list[Topic]:
-        """Existing topics, and deleted ones whose files are not removed yet."""
-        return [*self.by_name.values(), *self._leaving.values()]
+    def writers(self) -> list[LedgerWriter]:
+        """The ledgers of existing topics, and of deleted ones whose files are not removed yet."""
+        topics = (*self.by_name.values(), *self._leaving.values())
+        return [topic.writer for topic in topics if topic.writer is not None]
 
     def delete(self, name: str, now: Instant) -> None:
         """Delete a topic, its channels and files, and close its clients' connections."""
@@ -358,7 +360,7 @@ class Topics:
             self._remove_files(name, removal)
         turn, probe = self._turn, self._probe
         if probe is not None and probe.begins(turn.health):
-            probed = partial(probe.apply_result, self.all, turn.health)
+            probed = partial(probe.apply_result, self.writers, turn.health)
             turn.tasks.append(TopicTask(probe, probed))
         if self.is_short and self.journal.number > self.journal.cleaned:
             # A full disk needs the space of the journals.
