@@ -277,3 +277,12 @@ class Client:
         self.harness.clients.remove(self)
         self.harness.broker.disconnect(self.session, self.harness.clock.now())
         self.harness.turn()
+
+
+def refusal(harness: BrokerHarness, *bodies: bytes, topic: str = "t") -> str:
+    """Publish the bodies as one batch; returns the error's text, empty if it succeeds."""
+    ticket = Ticket()
+    harness.broker.publish(topic, BodySlices.of(list(bodies)), harness.clock.now(), ticket)
+    harness.turn()
+    (error,) = ticket.answers
+    return "" if error is None else error.text

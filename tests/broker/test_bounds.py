@@ -8,8 +8,7 @@ import pytest
 
 from sparq.protocol import commands
 from sparq.protocol.frames import BodySlices
-from tests.broker.harness import BrokerHarness, Ticket
-from tests.broker.publishes import refusal
+from tests.broker.harness import BrokerHarness, Ticket, refusal
 
 BODY = b"x" * 6_000
 LIMIT = 10

@@ -12,8 +12,7 @@ from sparq.broker.catalog import Catalog, CatalogError, Removal
 from sparq.protocol import commands
 from sparq.protocol.names import directory_name
 from sparq.testing import Fault, MemoryDisk
-from tests.broker.harness import PATH, BrokerHarness
-from tests.broker.publishes import refusal
+from tests.broker.harness import PATH, BrokerHarness, refusal
 
 
 def metadata_in(disk: MemoryDisk) -> dict[str, object]:

@@ -6,8 +6,7 @@ import pytest
 
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
-from tests.broker.harness import BrokerHarness
-from tests.broker.publishes import refusal
+from tests.broker.harness import BrokerHarness, refusal
 
 
 def test_max_topics_refuses_new_topics() -> None:

@@ -1,10 +1,17 @@
-"""From a publish to the disk: batches, limits, the sync policy."""
+"""From a publish to the disk: batches, limits, the sync policy, and rates."""
 
 from __future__ import annotations
 
+import random
+
+import pytest
+
+from sparq.broker.policies import Policy
+from sparq.broker.publishing import CLIENTS_KEPT, HELD_NS, Rates
 from sparq.log.task import TaskKind
 from sparq.protocol import commands
-from tests.broker.harness import BrokerHarness
+from sparq.protocol.frames import BodySlices
+from tests.broker.harness import BrokerHarness, Client, Ticket
 
 
 def commits(harness: BrokerHarness) -> int:
@@ -173,3 +180,159 @@ def test_a_burst_to_an_ephemeral_topic_is_not_dropped_while_consumers_keep_up() 
 
     assert producer.answers() == [b"OK"] * 8
     assert consumer.bodies() == [b"%d" % number for number in range(8) for _ in range(10)]
+
+
+RATE = 10
+SECOND = 1_000_000_000
+REFUSAL = f"PUB failed the limit of {RATE} messages per second for topic t is reached"
+
+
+def publish(harness: BrokerHarness, count: int = 1, topic: str = "t") -> Ticket:
+    """Publish as HTTP does; returns the ticket."""
+    ticket = Ticket()
+    bodies = BodySlices.of([b"x"] * count)
+    harness.broker.publish(topic, bodies, harness.clock.now(), ticket)
+    harness.turn()
+    return ticket
+
+
+def send_publishes(client: Client, first: int, count: int) -> None:
+    """Send numbered PUBs, one at a time."""
+    for number in range(first, first + count):
+        client.say(commands.pub("t", b"%d" % number))
+
+
+def test_publishes_beyond_a_burst_are_held_and_then_refused() -> None:
+    """A burst of one second's messages succeeds immediately.
+
+    The next ones are held for up to one second, and all others are refused.
+    """
+    harness = BrokerHarness(max_publish_rate=RATE)
+    tickets = [publish(harness) for _ in range(30)]
+
+    def answered() -> list[int]:
+        return [len(ticket.answers) for ticket in tickets]
+
+    assert [1] * 11 + [0] * 10 + [1] * 9 == answered()
+    assert [REFUSAL] * 9 == [ticket.answers[0].text for ticket in tickets[21:]]
+    for done in range(12, 22):
+        harness.pass_time(1 / RATE)
+        assert [1] * done + [0] * (21 - done) + [1] * 9 == answered()
+    assert [None] * 21 == [ticket.answers[0] for ticket in tickets[:21]]
+    figures = harness.topic("t")
+    assert (21, 9, 10) == (figures.message_count, figures.refused_count, figures.held_count)
+    harness.pass_time(10)
+    assert [None] == publish(harness).answers
+
+
+def test_a_large_batch_makes_the_next_wait() -> None:
+    """A batch above the rate is stored as a whole; later publishes wait correspondingly."""
+    harness = BrokerHarness(max_publish_rate=RATE)
+    assert [None] == publish(harness, 50).answers
+    assert REFUSAL == publish(harness).answers[0].text  # type: ignore[union-attr]  # it is refused
+    harness.pass_time(3.5)
+    held = publish(harness)
+    assert [] == held.answers
+    harness.pass_time(0.6)
+    assert [None] == held.answers
+
+
+def test_a_client_rate_slows_only_that_client() -> None:
+    """`max_client_publish_rate` slows only the client that exceeds it.
+
+    Each client's messages stay in order.
+    """
+    harness = BrokerHarness(max_client_publish_rate=RATE)
+    consumer = harness.consumer("t", "c", rdy=2_500)
+    hasty, calm = harness.connect(), harness.connect()
+    send_publishes(hasty, 0, 30)
+    send_publishes(calm, 100, 5)
+    assert [b"OK"] * 5 == calm.answers()
+    assert [b"OK"] * 11 == hasty.answers()
+    for _ in range(12):
+        harness.pass_time(0.1)
+    answers = hasty.answers()
+    text = (
+        f"E_PUB_FAILED PUB failed the limit of {RATE} messages per second for one client is reached"
+    )
+    assert [b"OK"] * 10 + [text.encode()] * 9 == answers
+    assert not hasty.session.closing
+    bodies = [int(body) for body in consumer.bodies()]
+    assert list(range(21)) == [number for number in bodies if number < 100]
+    assert 26 == len(bodies)
+
+
+def test_held_publishes_are_refused_when_their_topic_is_deleted() -> None:
+    """Held publishes are refused when their topic is deleted or nsqd stops."""
+    for ends in (
+        BrokerHarness.close,
+        lambda harness: harness.broker.delete_topic("t", harness.clock.now()),
+    ):
+        harness = BrokerHarness(max_publish_rate=RATE)
+        tickets = [publish(harness) for _ in range(15)]
+        ends(harness)
+        harness.turn()
+        assert [1] * 15 == [len(ticket.answers) for ticket in tickets]
+        assert 4 == sum(ticket.answers[0] is not None for ticket in tickets)
+
+
+def test_a_changed_rate_releases_held_publishes() -> None:
+    """A change of a topic's rate releases its held publishes: later ones would overtake them."""
+    harness = BrokerHarness(max_client_publish_rate=RATE)
+    consumer = harness.consumer("t", "c", rdy=2_500)
+    client = harness.connect()
+    send_publishes(client, 0, 15)
+    harness.broker.configure_policies([Policy("t", "", {"max_client_publish_rate": 0})])
+    send_publishes(client, 15, 50)
+    assert [b"OK"] * 65 == client.answers()
+    assert list(range(65)) == [int(body) for body in consumer.bodies()]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [Policy("other", "", {"max_publish_rate": 1}), Policy("t", "", {"max_topic_messages": 99})],
+)
+def test_other_changes_leave_held_publishes_to_their_rate(changed: Policy) -> None:
+    """A policy for another topic, or for something else, releases nothing past the rate."""
+    harness = BrokerHarness(max_publish_rate=RATE)
+    tickets = [publish(harness) for _ in range(15)]
+    answered = sum(bool(ticket.answers) for ticket in tickets)
+    harness.broker.configure_policies([changed])
+    harness.turn()
+    assert answered == sum(bool(ticket.answers) for ticket in tickets) < 15
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_rate_is_never_exceeded(seed: int) -> None:
+    """Over any period, no more than the rate plus one burst is accepted.
+
+    No publish is held for more than `HELD_NS`.
+    """
+    chosen = random.Random(seed)
+    rates = Rates()
+    now = 0
+    taken: list[int] = []
+    last: dict[int, int] = {}
+    for _ in range(3_000):
+        now += chosen.choice((0, 0, SECOND // 40, SECOND // 5))
+        client = chosen.randrange(1, 4)
+        ready = rates.ready_ns(client, 1, now, RATE, RATE // 2)
+        if ready is None:
+            continue
+        assert now <= ready <= now + HELD_NS
+        assert last.get(client, 0) <= ready
+        last[client] = ready
+        taken.append(ready)
+    taken.sort()
+    for at, began in enumerate(taken):
+        within = sum(began <= ns < began + 2 * SECOND for ns in taken[at : at + 100])
+        assert within <= 3 * RATE + 1
+    assert len(taken) > 0.8 * RATE * now / SECOND
+
+
+def test_the_number_of_remembered_clients_is_bounded() -> None:
+    """At most `CLIENTS_KEPT` idle clients are remembered."""
+    rates = Rates()
+    for client in range(5 * CLIENTS_KEPT):
+        rates.ready_ns(client, 1, client * SECOND, 0, RATE)
+    assert len(rates._clients) <= CLIENTS_KEPT + 1
