@@ -99,7 +99,8 @@ def _round(context: DeliveryContext, available: int) -> int:
     ready = channel.ready_sessions
     sessions = tuple(ready)
     if sessions[0].nearness is not None:
-        sessions = nearest(sessions)
+        least = min(session.nearness or 0 for session in sessions)
+        sessions = tuple(session for session in sessions if session.nearness == least)
     # Rounded up: if there are fewer messages than sessions, the first sessions get one each.
     share = -(-available // len(sessions))
     seen = given = 0
@@ -266,12 +267,6 @@ def _young_end(context: DeliveryContext, block: Block, run: tuple[int, int]) -> 
     channel.expire(indexes[:count])
     _advance(channel, block, first + count)
     return first
-
-
-def nearest(sessions: tuple[V2Session, ...]) -> tuple[V2Session, ...]:
-    """The nearest sessions."""
-    least = min(session.nearness or 0 for session in sessions)
-    return tuple(session for session in sessions if session.nearness == least)
 
 
 def _advance(channel: Channel, block: Block, cursor: int) -> None:

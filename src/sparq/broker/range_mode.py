@@ -95,14 +95,6 @@ def _refuse_commit(reason: str) -> NoReturn:
     raise RemoteError("E_COMMIT_FAILED", f"COMMIT failed {reason}")
 
 
-class SessionReads:
-    """One session's waiting READs, and whether one is running."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[tuple[Topic, Read, Slot]] = deque()
-        self.is_reading = False
-
-
 class Ranges:
     """The holds and range reads of all sessions.
 
@@ -113,7 +105,9 @@ class Ranges:
     def __init__(self, turn: Turn[Topic]) -> None:
         self._turn = turn
         self._holds: dict[V2Session, list[tuple[Topic, Channel]]] = {}
-        self.reads: dict[V2Session, SessionReads] = {}
+        self.reads: dict[V2Session, deque[tuple[Topic, Read, Slot]]] = {}
+        """The READs of each session that have not begun."""
+        self._reading: set[V2Session] = set()
 
     def attach(
         self, topic: Topic, channel: Channel, session: V2Session, epoch: int, *, created: bool
@@ -142,6 +136,7 @@ class Ranges:
     def release(self, session: V2Session) -> None:
         """Drop the holds and waiting READs of a connection that ends."""
         self.reads.pop(session, None)
+        self._reading.discard(session)
         for topic, channel in self._holds.pop(session, []):
             # A newer ATTACH may have taken the hold over.
             if channel.range_reader is session:
@@ -185,24 +180,23 @@ class Ranges:
             RemoteError: the log id differs, or the log does not (or no longer) hold the range.
         """
         _check_range(topic, command)
-        reads = self.reads.setdefault(session, SessionReads())
-        reads.waiting.append((topic, command, session.slot()))
+        self.reads.setdefault(session, deque()).append((topic, command, session.slot()))
         self.read_next(session)
 
     def read_next(self, session: V2Session) -> None:
         """Begin the session's next READ if its previous answer was taken and it reads output."""
-        reads = self.reads.get(session)
-        if reads is None or not reads.waiting or reads.is_reading:
+        waiting = self.reads.get(session)
+        if not waiting or session in self._reading:
             return
         if session.paused_writing or session.has_answers():
             return
-        topic, command, slot = reads.waiting.popleft()
+        topic, command, slot = waiting.popleft()
         try:
             _check_range(topic, command)
         except RemoteError as error:  # the segment was deleted while the READ waited
             self._answer(session, slot, layout.error(error.frame_text()))
             return
-        reads.is_reading = True
+        self._reading.add(session)
         size_max = min(command.max_bytes, READ_BYTES_MAX)
         end = max(command.first, command.end)
         task = topic.stream.log.range_read(command.first, end, size_max)
@@ -210,9 +204,7 @@ class Ranges:
 
     def _have_read(self, session: V2Session, slot: Slot, task: RangeRead, _now: Instant) -> None:
         """Send the answer for a range that was read, or the error."""
-        reads = self.reads.get(session)
-        if reads is not None:
-            reads.is_reading = False
+        self._reading.discard(session)
         if task.error is not None:
             self.fail(session, slot, "READ", task.error)
             return
