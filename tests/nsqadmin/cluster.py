@@ -153,7 +153,7 @@ class Admin:
 
     def audited(self) -> list[dict[str, Any]]:
         """The entries of the audit log, oldest first."""
-        return [entry for _, entry in self.daemon.services.audit._remembered]
+        return [json.loads(line) for _, line in self.daemon.services.audit._remembered]
 
 
 @asynccontextmanager
