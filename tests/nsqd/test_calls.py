@@ -18,9 +18,9 @@ from tests.support.v2_client import OK
 
 SPARQ = f"{Path(sparq.__file__).parent}/"
 ROUNDS = 5
-PUB_CALLS_MAX, PUB_FILES_MAX = 57, 12
-PAUSE_CALLS_MAX, PAUSE_FILES_MAX = 74, 16
-PAUSE_AGAIN_CALLS_MAX, PAUSE_AGAIN_FILES_MAX = 41, 9
+PUB_CALLS_MAX, PUB_FILES_MAX = 60, 12
+PAUSE_CALLS_MAX, PAUSE_FILES_MAX = 84, 17
+PAUSE_AGAIN_CALLS_MAX, PAUSE_AGAIN_FILES_MAX = 42, 9
 
 
 async def calls_of(act: Callable[[], Awaitable[object]]) -> tuple[int, list[str]]:
