@@ -77,12 +77,28 @@ def crawler(world: SiteModel, start: float) -> Planted:
     return visitor, frozenset({DECLARED}), hits
 
 
-def hidden_crawler(world: SiteModel, start: float) -> Planted:
-    """A robot that claims to be a browser, but reads robots.txt and loads no images."""
-    visitor = world.population.pretender()
-    times = _moments(world, start, _count(world, 9, 80), world.rng.uniform(6, 60))
-    hits = [world.hit(visitor, start - 2, "/robots.txt", 310), *_bare(world, visitor, times)]
-    return visitor, frozenset({UNDECLARED, BARE}), hits
+def _bare_robot(
+    *reasons: str,
+    pages: tuple[int, int],
+    gap_seconds: tuple[float, float],
+    reads_robots_txt: bool = False,
+) -> Plant:
+    """Return a plant that claims to be a browser, but loads nothing besides pages."""
+
+    def plant(world: SiteModel, start: float) -> Planted:
+        visitor = world.population.pretender()
+        count = _count(world, *pages)
+        times = _moments(world, start, count, world.rng.uniform(*gap_seconds))
+        first = [world.hit(visitor, start - 2, "/robots.txt", 310)] if reads_robots_txt else []
+        return visitor, frozenset((*reasons, BARE)), first + _bare(world, visitor, times)
+
+    return plant
+
+
+hidden_crawler = _bare_robot(UNDECLARED, pages=(9, 80), gap_seconds=(6, 60), reads_robots_txt=True)
+scraper = _bare_robot(pages=(9, 70), gap_seconds=(8, 70))
+flood = _bare_robot(BURST, pages=(60, 150), gap_seconds=(0.06, 0.22))
+"""Requests as many pages as it can, all at once."""
 
 
 def headless(world: SiteModel, start: float) -> Planted:
@@ -92,20 +108,6 @@ def headless(world: SiteModel, start: float) -> Planted:
     for second in _ticks(world, start, _count(world, 20, 70), world.rng.uniform(4, 25)):
         browser.open(world.any_page(), second, HOST + "/")
     return visitor, frozenset({UNDECLARED}), browser.hits
-
-
-def scraper(world: SiteModel, start: float) -> Planted:
-    """A robot that requests only pages, at irregular intervals."""
-    visitor = world.population.pretender()
-    times = _moments(world, start, _count(world, 9, 70), world.rng.uniform(8, 70))
-    return visitor, frozenset({BARE}), _bare(world, visitor, times)
-
-
-def flood(world: SiteModel, start: float) -> Planted:
-    """A robot that requests as many pages as it can, all at once."""
-    visitor = world.population.pretender()
-    times = _moments(world, start, _count(world, 60, 150), world.rng.uniform(0.06, 0.22))
-    return visitor, frozenset({BURST, BARE}), _bare(world, visitor, times)
 
 
 def clicker(world: SiteModel, start: float) -> Planted:
@@ -156,51 +158,31 @@ class Generated:
         damaged: number of lines that cannot be read.
     """
 
-    lines: list[bytes]
+    lines: list[bytes] = field(default_factory=list)
     labels: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     damaged: int = 0
 
 
-class Day:
-    """A day of clicks, whose lines are made when they are needed.
-
-    Attributes:
-        labels, damaged: as those of `Generated`; `damaged` counts the lines that are made so far.
-    """
-
-    def __init__(self, size: int = SIZE, seed: int = 1) -> None:
-        rng = random.Random(seed)  # noqa: S311 - a made-up day, not a secret
-        world = website.SiteModel(rng)
-        hits: list[Hit] = []
-        self.labels: dict[tuple[str, str], frozenset[str]] = {}
-        self._planted: set[int] = set()
-        for plant in _plants(size):
-            visitor, reasons, made = plant(world, _second(rng))
-            self.labels[visitor.key] = reasons
-            self._planted.add(id(visitor))
-            hits += made
-        while len(hits) < size:
-            hits += _person(world, _second(rng))
-        # May cut off the last visit.
-        self._hits = sorted(hits[:size], key=attrgetter("second"))
-        self._rng = rng
-        self.damaged = 0
-
-    def lines(self) -> Iterator[bytes]:
-        """The messages, in order of time. Call it once."""
-        for hit in self._hits:
-            line = line_of(hit)
-            if id(hit.visitor) not in self._planted and self._rng.random() < DAMAGED_SHARE:
-                line = _damaged(line, self._rng)
-                self.damaged += 1
-            yield line.encode()
-
-
 def generate(size: int = SIZE, seed: int = 1) -> Generated:
     """Generate `size` clicks of one day; a fixed share of them is planted."""
-    day = Day(size, seed)
-    lines = list(day.lines())
-    return Generated(lines, day.labels, day.damaged)
+    rng = random.Random(seed)  # noqa: S311 - a made-up day, not a secret
+    world = website.SiteModel(rng)
+    day, hits, planted = Generated(), list[Hit](), set[int]()
+    for plant in _plants(size):
+        visitor, reasons, made = plant(world, _second(rng))
+        day.labels[visitor.key] = reasons
+        planted.add(id(visitor))
+        hits += made
+    while len(hits) < size:
+        hits += _person(world, _second(rng))
+    # May cut off the last visit.
+    for hit in sorted(hits[:size], key=attrgetter("second")):
+        line = line_of(hit)
+        if id(hit.visitor) not in planted and rng.random() < DAMAGED_SHARE:
+            line = _damaged(line, rng)
+            day.damaged += 1
+        day.lines.append(line.encode())
+    return day
 
 
 def _plants(size: int) -> Iterator[Plant]:

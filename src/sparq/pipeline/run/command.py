@@ -11,12 +11,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 
-from sparq.demo.generator import Day
+from sparq.demo.generator import generate
 from sparq.demo.scores import Labels
 from sparq.options.mistakes import Mistake
 from sparq.pipeline import folders
@@ -132,11 +132,12 @@ class PipelineRun:
         with suppress(OSError):  # only Linux has a niceness for each thread
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BEHIND_SPARK)
         try:
+            bodies: Iterable[bytes]
             if clicks is not None:
                 bodies = read_lines(clicks)
             else:
-                day = Day(count, seed)
-                self.labels, bodies = day.labels, day.lines()
+                day = generate(count, seed)
+                self.labels, bodies = day.labels, day.lines
             nsqds, topic = [one.tcp for one in self.cluster.nsqds], self.settings.topic
             asyncio.run(publish(bodies, nsqds, topic, self.run_dir, self.published))
         except Exception as error:
