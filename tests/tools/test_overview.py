@@ -3,59 +3,34 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
-from sparq.cluster.figures import NsqdFigures, read
+from sparq.cluster.figures import read
 from sparq.cluster.rows import NodeStats
 from sparq.tools import overview as module
-from sparq.tools.overview import Overview, OverviewRow, SampleHistory
+from sparq.tools.overview import OverviewRow, SampleHistory
+from tests.nsqadmin.watch.figures import channel as made_channel
+from tests.nsqadmin.watch.figures import stats, topic
 
 
-def channel(name: str, messages: int, depth: int, **facts: Any) -> dict[str, Any]:
-    """Return a channel's statistics as in Go's nsqd."""
-    return {
-        **{"channel_name": name, "message_count": messages, "depth": depth, "paused": False},
-        **{"in_flight_count": 0, "deferred_count": 0, "requeue_count": 0, "timeout_count": 0},
-        "client_count": 1,
-        **facts,
-    }
+def sample(*topics: dict[str, Any], at: float = 5.0, **changes: Any) -> NodeStats:
+    """Return the figures of a Go nsqd at a time."""
+    return NodeStats(read(json.dumps(stats(*topics, is_go=True, **changes)).encode()), at)
 
 
-def topic(name: str, messages: int, *channels: dict[str, Any], depth: int = 0) -> dict[str, Any]:
-    return {
-        **{"topic_name": name, "message_count": messages, "depth": depth, "paused": False},
-        "channels": list(channels),
-    }
-
-
-def stats(*topics: dict[str, Any], **changes: Any) -> NsqdFigures:
-    document = {"version": "1.3.0", "health": "OK", "start_time": 7, **changes}
-    return read(json.dumps({**document, "topics": topics}).encode())
-
-
-def between(before: NsqdFigures, now: NsqdFigures) -> Overview:
-    """Return the overview of one nsqd between two samples, 2 s apart."""
-    past = SampleHistory()
-    past.add({"a:1": NodeStats(before, 100.0)}, 100.0)
-    return past.add({"a:1": NodeStats(now, 102.0)}, 102.0)
-
-
-def alone(**samples: NsqdFigures) -> Overview:
-    """Return the overview of a first sample."""
-    return SampleHistory().add({at: NodeStats(each, 5.0) for at, each in samples.items()}, 5.0)
+channel = partial(made_channel, is_go=True)
 
 
 def test_a_topic_with_messages_in_no_channel_has_a_row() -> None:
     """A topic has its own row without a channel, or with messages that are in no channel."""
-    now = stats(
-        topic("bare", 4),
-        topic("paused", 8, channel("c", 0, 0), depth=8),
-        topic("plain", 2, channel("c", 2, 0)),
+    now = sample(
+        topic("bare"), topic("paused", channel("c"), depth=8), topic("plain", channel("c"))
     )
 
-    rows = between(stats(), now).rows
+    rows = SampleHistory().add({"a:1": now}, 5.0).rows
 
     assert [("bare", ""), ("paused", ""), ("paused", "c"), ("plain", "c")] == [
         (row.topic, row.channel) for row in rows
@@ -66,9 +41,8 @@ def test_a_topic_with_messages_in_no_channel_has_a_row() -> None:
 
 def test_an_nsqd_that_is_gone_is_named_with_its_last_figures() -> None:
     """They are in no sum: its messages cannot be delivered now."""
-    facts = {"in_flight_count": 2, "oldest_waiting_seconds": 5.0}
-    last = NodeStats(stats(topic("t", 9, channel("c", 9, 7, **facts))), 100.0)
-    alive = NodeStats(stats(topic("t", 1, channel("c", 1, 1))), 100.0)
+    last = sample(topic("t", channel("c", depth=7, in_flight=2, oldest=5.0)), at=100.0)
+    alive = sample(topic("t", channel("c", depth=1, clients=1)), at=100.0)
     past = SampleHistory()
     past.add({"a:1": alive, "b:1": last}, 100.0)
 
@@ -85,10 +59,10 @@ def test_an_nsqd_that_is_gone_is_named_with_its_last_figures() -> None:
 def test_an_nsqd_that_was_drained_is_no_alarm() -> None:
     """It was drained, has nothing left and is gone, as intended; with messages it is an alarm."""
     past = SampleHistory()
-    drained = stats(topic("t", 9, channel("c", 9, 0)), draining=True)
-    full = stats(topic("t", 9, channel("c", 9, 1)), draining=True)
-    past.add({"a:1": NodeStats(drained, 0.0), "b:1": NodeStats(full, 0.0)}, 0.0)
-    seen = past.add({}, 2.0)
+    drained = sample(topic("t", channel("c")), draining=True)
+    full = sample(topic("t", channel("c", depth=1)), draining=True)
+    past.add({"a:1": drained, "b:1": full}, 5.0)
+    seen = past.add({}, 7.0)
 
     assert ({"b:1"}, {"a:1"}) == (seen.gone.keys(), seen.drained)
     assert [("b:1",)] == [row.gone for row in seen.rows if row.channel]
@@ -96,8 +70,9 @@ def test_an_nsqd_that_was_drained_is_no_alarm() -> None:
 
 def test_a_channel_of_a_paused_topic_says_so() -> None:
     """So does a full disk of a node, instead of being up."""
-    paused = {**topic("t", 1, channel("c", 1, 0)), "paused": True}
-    seen = between(stats(), stats(paused, health="NOK\x1b[2J", reserve={"is_short": True}))
+    paused = topic("t", channel("c", clients=1), paused=True)
+    full = sample(paused, health="NOK\x1b[2J", reserve={"is_short": True})
+    seen = SampleHistory().add({"a:1": full}, 5.0)
 
     (row,) = seen.rows
     assert ("topic paused", True, False) == (row.state, row.topic_paused, row.paused)
@@ -106,8 +81,8 @@ def test_a_channel_of_a_paused_topic_says_so() -> None:
 
 def one_channel_sample(at: float, finished: int = 0, depth: int = 5) -> NodeStats:
     """Return a sample of one channel with a consumer."""
-    facts = {"finish_count": finished, "oldest_waiting_seconds": 0.0}
-    return NodeStats(stats(topic("t", 9, channel("c", 9, depth, **facts))), at)
+    figures = {"finished": finished, "depth": depth, "clients": 1, "oldest": 0.0}
+    return sample(topic("t", channel("c", **figures)), at=at)
 
 
 def test_idle_time_counts_from_the_last_finished_message() -> None:
@@ -179,9 +154,8 @@ def test_the_number_of_gone_nsqds_is_limited(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_each_topic_has_a_state() -> None:
     """A topic without a channel keeps its messages for the first one."""
-    full = topic("full", 8, channel("c", 0, 0), depth=8)
-    paused = {**topic("paused", 1, depth=1), "paused": True}
-    rows = alone(a=stats(topic("bare", 1, depth=1), full, paused)).rows
+    full, paused = topic("full", channel("c"), depth=8), topic("paused", depth=1, paused=True)
+    rows = SampleHistory().add({"a": sample(topic("bare", depth=1), full, paused)}, 5.0).rows
     states = {row.topic: row.state for row in rows if not row.channel}
     assert {"bare": "no channel", "full": "ok", "paused": "paused"} == states
     assert "paused, nsqd gone" == OverviewRow("t", base="paused", nodes=1, gone=("a:1",)).state

@@ -7,11 +7,10 @@ import pytest
 from sparq.tools import commands
 from tests.tools.forwarding import log_settings_restored
 
-NSQD, TOPIC, HTTP = "--nsqd-tcp-address=h:1", "--topic=t", "--nsqd-http-address=h:1"
+NSQD, HTTP = "--nsqd-tcp-address=h:1", "--nsqd-http-address=h:1"
 TO = "--destination-nsqd-tcp-address=127.0.0.1:1"
 POST = "--post=http://h"
 SAME = "--destination-nsqd-tcp-address=h:1"
-STAT = ("--topic=t", "--channel=c")
 BOTH = "use --nsqd-tcp-address or --lookupd-http-address not both"
 NEITHER = "--nsqd-tcp-address or --lookupd-http-address required"
 

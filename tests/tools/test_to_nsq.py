@@ -16,8 +16,8 @@ from sparq.client import Consumer
 from sparq.tools.commands import ToolError
 from sparq.tools.terminal import Pipe
 from sparq.tools.to_nsq import (
-    Bucket,
     Options,
+    Pace,
     RecordPublisher,
     RecordSplitter,
     follow,
@@ -206,36 +206,35 @@ def test_runs_are_limited_in_number_and_bytes() -> None:
 
 
 @given(st.integers(1, 1000), STEPS)
-def test_the_bucket_never_exceeds_the_rate(rate: int, steps: list[tuple[int, float]]) -> None:
-    """At any time at most one token, plus the rate times the time since the start."""
-    bucket, now, taken = Bucket(rate, 5.0), 5.0, 0
+def test_the_rate_is_never_exceeded(rate: int, steps: list[tuple[int, float]]) -> None:
+    """At any time at most one record, plus the rate times the time since the start."""
+    pace, now, taken = Pace(rate, 5.0), 5.0, 0
     for count, pause in steps:
         now += pause
-        got = bucket.take(count, now)
+        got = pace.take(count, now)
         taken += got
         assert got <= min(count, rate)
         assert taken <= 1 + rate * (now - 5.0) + 1e-5
 
 
 @given(st.integers(1, 1000), st.integers(1, 200))
-def test_the_bucket_reaches_the_rate(rate: int, count: int) -> None:
-    """A caller that waits for the returned times gets all tokens in count / rate seconds."""
-    bucket, now, taken = Bucket(rate, 0.0), 0.0, 0
+def test_the_rate_is_reached(rate: int, count: int) -> None:
+    """A caller that waits until records are due has passed all of them in count / rate seconds."""
+    pace, taken = Pace(rate, 0.0), 0
     while taken < count:
-        taken += bucket.take(1, now)
-        now += bucket.seconds_until_one()
+        taken += pace.take(1, pace.due_at)
 
-    assert math.isclose(now, count / rate, rel_tol=1e-5)
+    assert math.isclose(pace.due_at, count / rate, rel_tol=1e-5)
 
 
-def test_the_bucket_starts_with_one_token() -> None:
-    """The bucket starts with one token and holds a second's worth at most; a clock may go back."""
-    bucket = Bucket(10, 0.0)
-    assert 1 == bucket.take(100, 0.0)
-    assert 0 == bucket.take(100, 0.05)
-    assert 10 == bucket.take(100, 3600.0)
-    assert 0 == bucket.take(100, 0.0)
-    assert 0.1 == bucket.seconds_until_one()
+def test_an_idle_time_allows_a_seconds_worth() -> None:
+    """It begins with one record; a clock may go back."""
+    pace = Pace(10, 0.0)
+    assert 1 == pace.take(100, 0.0)
+    assert 0 == pace.take(100, 0.05)
+    assert 10 == pace.take(100, 3600.0)
+    assert 0 == pace.take(100, 0.0)
+    assert math.isclose(3600.1, pace.due_at)
 
 
 @given(

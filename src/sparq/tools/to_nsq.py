@@ -47,7 +47,7 @@ RECORD_BYTES_MAX: Final = 64 << 20
 """Far more than any nsqd accepts by default: 1 MiB."""
 
 ROUNDING: Final = 1e-6
-"""Rounding error of summed floats: a token may be this much short of a whole one."""
+"""Rounding error of summed floats: a record may be this much short of being due."""
 
 
 async def serve(options: Options, stop: asyncio.Event, source: Pipe = STDIN) -> int:
@@ -116,7 +116,7 @@ class RecordPublisher:
         self._bytes_max = dict.fromkeys(producers, TOGETHER_BYTES)
         self._stop = stop
         self._clock = asyncio.get_running_loop().time
-        self._bucket = Bucket(options.rate, self._clock()) if options.rate else None
+        self._pace = Pace(options.rate, self._clock()) if options.rate else None
 
     async def publish(self, records: Sequence[bytes]) -> None:
         """Publish records in order.
@@ -142,11 +142,11 @@ class RecordPublisher:
 
     async def _allowed(self, count: int) -> int:
         """Wait until the rate allows a record; return the allowed number (after the event: all)."""
-        while self._bucket is not None and not self._stop.is_set():
-            if allowed := self._bucket.take(count, self._clock()):
+        while self._pace is not None and not self._stop.is_set():
+            if allowed := self._pace.take(count, self._clock()):
                 return allowed
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._bucket.seconds_until_one()):
+                async with asyncio.timeout_at(self._pace.due_at):
                     await self._stop.wait()
         return count
 
@@ -214,31 +214,28 @@ class RecordSplitter:
         return [record for record in found if record]
 
 
-class Bucket:
-    """A token bucket: limits the number of records per second.
+class Pace:
+    """Limits the number of records per second.
 
-    It starts with one token, gains ``rate`` tokens a second and holds at most one second's worth:
-    after an idle time that many records may pass at once. Time is an argument, in seconds.
+    The first record may pass at once, and then one each ``1 / rate`` seconds. After an idle time,
+    at most one second's worth of records may pass together. Time is an argument, in seconds.
 
     Args:
-        rate: tokens a second, 1 or more.
+        rate: records a second, 1 or more.
         now: the time at which it starts.
+
+    Attributes:
+        due_at: when the next record may pass.
     """
 
     def __init__(self, rate: int, now: float) -> None:
         self._rate = rate
-        self._tokens = 1.0
-        self._at = now
+        self.due_at = now
 
     def take(self, count: int, now: float) -> int:
-        """Take up to ``count`` tokens; return the number taken."""
-        elapsed = max(0.0, now - self._at)
-        self._at = max(self._at, now)
-        self._tokens = min(self._tokens + elapsed * self._rate, self._rate)
-        taken = min(count, int(self._tokens + ROUNDING))
-        self._tokens -= taken
+        """Return how many records may pass now, up to ``count``: they count as passed."""
+        self.due_at = max(self.due_at, now - 1 + 1 / self._rate)
+        due = int((now - self.due_at) * self._rate + 1 + ROUNDING)
+        taken = max(0, min(count, due))
+        self.due_at += taken / self._rate
         return taken
-
-    def seconds_until_one(self) -> float:
-        """Return the time from the last ``take`` until it holds a token."""
-        return max(0.0, (1 - self._tokens) / self._rate)
