@@ -134,12 +134,12 @@ async def test_a_name_that_resolves_to_a_hostile_address_is_not_called(
     monkeypatch.setattr(loop, "getaddrinfo", resolved)
     async with peer({"/stats": answer({"topics": []})}) as trap:
         upstream.reach = AddressRule(REMOTE)
-        upstream.know(
+        upstream.set_listed(
             dict.fromkeys((f"evil.example:{trap.port}", f"here.example:{trap.port}"), False)
         )
         for name in places:
             with pytest.raises(UpstreamError, match="none of the name's addresses is allowed"):
                 await upstream.get(f"{name}:{trap.port}", "/stats")
         assert 0 == trap.connections
-        upstream.own([f"here.example:{trap.port}"])
+        upstream.set_configured([f"here.example:{trap.port}"])
         assert {"topics": []} == await upstream.get(f"here.example:{trap.port}", "/stats")

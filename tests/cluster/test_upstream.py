@@ -28,7 +28,7 @@ async def test_get_read_and_post_return_the_answer(
 ) -> None:
     """``get`` returns a document, ``read`` the raw answer, ``post`` None if it is empty."""
     nsqd = nsqds[0].http
-    upstream.own([nsqd, f"http://{nsqd}"])
+    upstream.set_configured([nsqd, f"http://{nsqd}"])
 
     assert "1.3.0" == (await upstream.get(nsqd, "/info"))["version"]
     assert "1.3.0" == (await upstream.get(f"http://{nsqd}", "/info"))["version"]
@@ -40,7 +40,7 @@ async def test_get_read_and_post_return_the_answer(
 async def test_requests_have_nsqs_header_and_the_token() -> None:
     """Requests have the Accept header of NSQ's nsqadmin, and the token if one is set."""
     async with peer({"/x": answer({})}) as there, Upstream(token="secret") as upstream:
-        upstream.own([there.address])
+        upstream.set_configured([there.address])
         await upstream.get(there.address, "/x")
 
     (head,) = there.heads
@@ -54,7 +54,7 @@ async def test_the_token_goes_to_trusted_addresses_alone(trusted: bool) -> None:
     """A listed address gets the token if it is trusted; else a 401 says why it was not sent."""
     refused = {"/x": answer({"message": "UNAUTHORIZED"}, "401 Unauthorized")}
     async with peer(refused) as there, Upstream(token="secret") as upstream:
-        upstream.know({there.address: trusted})
+        upstream.set_listed({there.address: trusted})
         with pytest.raises(UpstreamError) as error:
             await upstream.get(there.address, "/x")
 
@@ -67,9 +67,9 @@ async def test_unknown_daemons_are_not_called(upstream: Upstream) -> None:
     """Unknown daemons, and those no longer known, are refused without a connection."""
     async with peer({"/x": answer({})}) as there:
         assert "not a node of this cluster" in (await refused(upstream, there.address)).reason
-        upstream.know({there.address: False})
+        upstream.set_listed({there.address: False})
         await upstream.get(there.address, "/x")
-        upstream.know({"127.0.0.1:1": False})
+        upstream.set_listed({"127.0.0.1:1": False})
         assert "not a node of this cluster" in (await refused(upstream, there.address)).reason
 
     assert 1 == there.connections
@@ -81,7 +81,7 @@ async def test_no_redirect_is_followed(upstream: Upstream, status: str) -> None:
     async with peer({"/x": answer({})}) as trap:
         to = f"Location: http://{trap.address}/x"
         async with peer({"/x": answer(b"", status, to)}) as there:
-            upstream.know({there.address: False})
+            upstream.set_listed({there.address: False})
             error = await refused(upstream, there.address)
 
     assert int(status[:3]) == error.status
@@ -113,7 +113,7 @@ async def test_bad_answers_are_errors(
         module, "ANSWER_BYTES_MAX", 1000 if reason and "1000" in reason else 1 << 20
     )
     async with peer({"/x": sent}) as there:
-        upstream.own([there.address])
+        upstream.set_configured([there.address])
         error = await refused(upstream, there.address)
 
     assert reason in (None, error.reason)
@@ -128,7 +128,7 @@ async def test_look_up_checks_and_bounds_the_answer(
     sent = {"/nsq/nodes": answer({"producers": []}), "/nsq/topics": answer(b"<html>")}
     async with peer({**sent, "/nsq/channels": answer(b"x" * 2000)}) as there:
         at = f"http://{there.address}/nsq/lookup"
-        upstream.own([at])
+        upstream.set_configured([at])
         monkeypatch.setattr(lookup, "ANSWER_BYTES_MAX", 1000)
         assert {"producers": []} == await upstream.look_up(at, "nodes")
         for route, reason in (
@@ -147,7 +147,7 @@ async def test_a_wrapped_document_is_unwrapped(upstream: Upstream) -> None:
     """A document is unwrapped if it has the wrapper of daemons before NSQ 1.0."""
     sent = answer({"status_code": 200, "status_txt": "OK", "data": {"a": 1}})
     async with peer({"/x": sent}) as there:
-        upstream.own([there.address])
+        upstream.set_configured([there.address])
         assert {"a": 1} == await upstream.get(there.address, "/x")
 
 
@@ -163,7 +163,7 @@ async def test_a_daemon_that_does_not_answer_is_an_error_after_request_seconds()
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server, Upstream(request_seconds=0.1) as upstream:
-        upstream.own([address])
+        upstream.set_configured([address])
         error = await refused(upstream, address)
 
     assert ("no answer in time", 0) == (error.reason, error.status)
@@ -174,7 +174,7 @@ async def test_post_uses_a_new_connection_to_a_restarted_daemon(
 ) -> None:
     """``post`` to a restarted daemon succeeds at the first attempt, on a new connection."""
     with await asyncio.to_thread(spawn_nsqd, tmp_path) as nsqd:
-        upstream.own([nsqd.http])
+        upstream.set_configured([nsqd.http])
         await upstream.get(nsqd.http, "/info")
         await upstream.post(nsqd.http, "/topic/create", topic="one")
         nsqd.restart()  # blocks the loop, which misses the end of the connection
@@ -198,7 +198,7 @@ async def test_a_daemon_that_requires_tls_is_called_at_its_https_port(
     address = f"127.0.0.1:{nsqd.http.port}"
     try:
         async with Upstream(tls=context) as upstream:
-            upstream.own([address])
+            upstream.set_configured([address])
             if is_known:
                 assert "1.3.0" == (await upstream.get(address, "/info"))["version"]
                 await upstream.post(address, "/topic/create", topic="t")

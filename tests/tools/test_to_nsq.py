@@ -21,7 +21,7 @@ from sparq.tools.to_nsq import (
     RecordPublisher,
     RecordSplitter,
     follow,
-    runs,
+    publish_runs,
     serve,
 )
 from tests.support.servers import NsqdServer, spawn_nsqd
@@ -199,10 +199,12 @@ async def test_a_record_without_a_delimiter_is_an_error() -> None:
 
 def test_runs_are_limited_in_number_and_bytes() -> None:
     """Runs are limited in number and bytes; a larger record has a run for itself."""
-    assert [[b"a"] * 1000, [b"a"] * 200] == [list(run) for run in runs([b"a"] * 1200)]
+    assert [[b"a"] * 1000, [b"a"] * 200] == [list(run) for run in publish_runs([b"a"] * 1200)]
     parts = [b"aa", b"bb", b"c" * 9, b"d", b"eeeee"]
-    assert [parts[:2], parts[2:3], parts[3:4], parts[4:]] == [list(run) for run in runs(parts, 5)]
-    assert [] == list(runs([]))
+    assert [parts[:2], parts[2:3], parts[3:4], parts[4:]] == [
+        list(run) for run in publish_runs(parts, 5)
+    ]
+    assert [] == list(publish_runs([]))
 
 
 @given(st.integers(1, 1000), STEPS)

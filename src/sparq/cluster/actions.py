@@ -92,7 +92,7 @@ class Report:
         lines += [error_text(one.address, one.error) for one in self.errors]
         return "\n".join([*lines, *([self.failed] if self.failed else ())])
 
-    def see(self, found: Gathered[Any]) -> bool:
+    def add_lookup(self, found: Gathered[Any]) -> bool:
         """Record the errors of a lookup; returns whether any daemon answered."""
         if found.failed:
             self.failed = found.failure
@@ -154,14 +154,14 @@ async def create(fleet: Fleet, topic: str, channel: str = "") -> Report:
         steps["channel/create"] = {"topic": topic, "channel": channel}
     if not fleet.lookupds:
         everybody = await fleet.nodes()
-        places = places_of(everybody.value) if report.see(everybody) else {}
+        places = places_of(everybody.value) if report.add_lookup(everybody) else {}
     else:
         places = {at: at for at in fleet.lookupds}
     for step, query in steps.items():
         await report.send(fleet, step, places, **query)
     if fleet.lookupds and channel:
         producers = await fleet.producers(topic)
-        if report.see(producers):
+        if report.add_lookup(producers):
             await report.send(fleet, step, places_of(producers.value), **query)
     return report
 
@@ -174,7 +174,7 @@ async def change(verb: str, fleet: Fleet, topic: str, channel: str = "") -> Repo
     """
     report = Report()
     producers = await fleet.producers(topic)
-    if not report.see(producers):
+    if not report.add_lookup(producers):
         return report
     step = f"channel/{verb}" if channel else f"topic/{verb}"
     query = {"topic": topic, "channel": channel}
@@ -219,7 +219,7 @@ async def seek(
     """
     report = Report()
     producers = await fleet.producers(topic)
-    if report.see(producers):
+    if report.add_lookup(producers):
         wanted = set(nodes)
         chosen = [node for node in producers.value if not wanted or node.address in wanted]
         query = {"topic": topic, "channel": channel, "to": to}

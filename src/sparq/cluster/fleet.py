@@ -259,7 +259,7 @@ class Fleet:
         self.lookupds = lookupds
         self._reach = self._given_reach or AddressRule(lookupds)
         self.upstream.reach = self._reach
-        self.upstream.own((*self.nsqds, *lookupds))
+        self.upstream.set_configured((*self.nsqds, *lookupds))
 
     async def nodes(self) -> Gathered[list[Node]]:
         """All nodes, sorted by host name; without an nsqlookupd in the configured order."""
@@ -275,7 +275,10 @@ class Fleet:
         places = self.trusted(self._last)
         # An nsqlookupd that did not answer may still list nodes known from before: those stay
         # allowed. Once all answer, only the nodes that they list now are allowed.
-        (self.upstream.know_too if len(lists) < len(self.lookupds) else self.upstream.know)(places)
+        if len(lists) < len(self.lookupds):
+            self.upstream.add_listed(places)
+        else:
+            self.upstream.set_listed(places)
         return Gathered(self._last, errors, LOOKUPD)
 
     async def producers(self, topic: str) -> Gathered[list[Node]]:
@@ -286,7 +289,7 @@ class Fleet:
         found: dict[str, Node] = {}
         for address, answer in answers.items():
             listed = self._listed(address, answer, errors)
-            self.upstream.know_too(self.trusted(listed))
+            self.upstream.add_listed(self.trusted(listed))
             for node in listed:
                 found.setdefault(node.address, node)
         return Gathered([*found.values()], errors, LOOKUPD, failed=not answers)

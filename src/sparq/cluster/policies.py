@@ -152,7 +152,7 @@ async def send(fleet: Fleet, document: bytes | None, *, dry_run: bool = False) -
             raise
 
     report, nodes = Report(), await fleet.nodes()
-    if report.see(nodes):
+    if report.add_lookup(nodes):
         answers, errors = await fleet.each(nodes.value, ask)
         report.outcomes = [
             StepOutcome(at, PATH[1:], errors.get(at, ""), answers.get(at))

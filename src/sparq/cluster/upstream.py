@@ -1,7 +1,8 @@
 """HTTP requests to daemons, with limits on time, answer size and concurrency.
 
-1. Only addresses registered here (`own`, `know`) are called: input from a user or a peer cannot
-   add others. Redirects are not followed, cookies not kept, and answers not decompressed.
+1. Only addresses registered here (`set_configured`, `set_listed`) are called: input from a user or
+   a peer cannot add others. Redirects are not followed, cookies not kept, and answers not
+   decompressed.
 2. A host name is resolved at the time of the call, and the resulting IP addresses are checked too
    (`AddressRule`): a name cannot lead to an address that would not be called itself.
 3. The token is sent only to daemons that the operator named, and to nodes that registered with a
@@ -124,8 +125,8 @@ class Upstream:
         self._timeout = aiohttp.ClientTimeout(total=request_seconds, connect=connect_seconds)
         self._tls = tls
         self._token = {"Authorization": f"Bearer {token}"} if token else {}
-        self._own: frozenset[str] = frozenset()
-        self._found: dict[str, bool] = {}
+        self._configured: frozenset[str] = frozenset()
+        self._listed: dict[str, bool] = {}
         self._call_slots = asyncio.Semaphore(CALLS_MAX)
 
     async def __aenter__(self) -> Self:
@@ -157,28 +158,28 @@ class Upstream:
             auto_decompress=False,
         )
 
-    def own(self, addresses: Iterable[str]) -> None:
+    def set_configured(self, addresses: Iterable[str]) -> None:
         """Set the addresses that the operator configured; they are called unchecked."""
-        self._own = frozenset(addresses)
+        self._configured = frozenset(addresses)
 
-    def know(self, addresses: Mapping[str, bool]) -> None:
+    def set_listed(self, addresses: Mapping[str, bool]) -> None:
         """Set the other addresses that may be called, and whether each may get the token.
 
         They replace those set before.
         """
-        self._found = dict(addresses)
+        self._listed = dict(addresses)
 
-    def know_too(self, addresses: Mapping[str, bool]) -> None:
+    def add_listed(self, addresses: Mapping[str, bool]) -> None:
         """Add addresses that may be called, and whether each may get the token."""
         for address, trusted in addresses.items():
-            self._found[address] = trusted or self._found.get(address, False)
+            self._listed[address] = trusted or self._listed.get(address, False)
 
     def _refusal(self, host: str, ip: str) -> str:
         """Return why a host with this IP address is not called; "" if it may be.
 
         Hosts that the operator has configured may always be called.
         """
-        if any(_url_of(address).host == host for address in self._own):
+        if any(_url_of(address).host == host for address in self._configured):
             return ""
         found = parse_ip(ip)
         return "not an IP address" if found is None else self.reach.refusal_of(host, found)
@@ -256,10 +257,10 @@ class Upstream:
         size_max: int = 0,
         content_type: str = "",
     ) -> bytes:
-        if address not in self._own and address not in self._found:
+        if address not in self._configured and address not in self._listed:
             raise UpstreamError(address, "not a node of this cluster: request not sent")
         self.calls += 1
-        has_token = address in self._own or self._found.get(address, False)
+        has_token = address in self._configured or self._listed.get(address, False)
         headers = {**(self._token if has_token else {})}
         if content_type:
             headers["Content-Type"] = content_type

@@ -201,7 +201,9 @@ def require_source(nsqds: Sequence[str], lookupds: Sequence[str], flag: str) -> 
         raise UsageError(f"use --{flag} or --lookupd-http-address not both")
 
 
-def runs(bodies: Sequence[bytes], bytes_max: int = TOGETHER_BYTES) -> Iterator[Sequence[bytes]]:
+def publish_runs(
+    bodies: Sequence[bytes], bytes_max: int = TOGETHER_BYTES
+) -> Iterator[Sequence[bytes]]:
     """Split bodies into runs of one publish each, within the limits; a larger body goes alone."""
     first, size = 0, 0
     for at, body in enumerate(bodies):

@@ -49,7 +49,7 @@ from sparq.protocol.errors import RemoteError
 from sparq.tools import common
 from sparq.tools.commands import NsqToNsqOptions as Options
 from sparq.tools.commands import UsageError
-from sparq.tools.common import TOGETHER_COUNT, runs
+from sparq.tools.common import TOGETHER_COUNT, publish_runs
 from sparq.tools.relay import BatchRefusedError, HostPool, NotAcceptedError, NotSentError, Relay
 
 PROGRAM: Final = "nsq_to_nsq"
@@ -274,7 +274,7 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
         async for batch in consumer.batches(size, wait=0):
             passed, bodies = filtered(wanted, batch) if wanted else (batch, batch.bodies)
             at = 0
-            for part in runs(bodies):
+            for part in publish_runs(bodies):
                 whole = len(part) == len(passed)
                 messages = passed if whole else Batch(passed[at : at + len(part)])
                 relay.spawn(copy(topic, messages, part))

@@ -33,8 +33,8 @@ from sparq.tools.common import (
     TOGETHER_BYTES,
     client_config,
     progress_shown,
+    publish_runs,
     reach,
-    runs,
     unless_stopped,
 )
 from sparq.tools.terminal import STDIN, Pipe
@@ -127,7 +127,7 @@ class RecordPublisher:
         if records and not self._reached:
             await reach(self._producers.values(), self._wait_ns)
             self._reached = True
-        for together in runs(records):
+        for together in publish_runs(records):
             at = 0
             while at < len(together):
                 some = together[at : at + await self._allowed(len(together) - at)]
@@ -159,7 +159,7 @@ class RecordPublisher:
         # nsqd's limits are not known in advance: IDENTIFY reports none for MPUB. So its refusals
         # decide.
         producer = self._producers[address]
-        for together in runs(records, self._bytes_max[address]):
+        for together in publish_runs(records, self._bytes_max[address]):
             count = len(together)
             try:
                 if count == 1:

@@ -347,7 +347,7 @@ class ClusterWatch:
             if not node.is_listed:
                 # The latest answer, which does not list this node, has replaced the addresses that
                 # may be called.
-                self._fleet.upstream.know_too(self._fleet.trusted([node.node]))
+                self._fleet.upstream.add_listed(self._fleet.trusted([node.node]))
             requests.append(node.start(self._ask))
         await _answered(requests, until)
         self._forget_old()

@@ -176,7 +176,7 @@ def _nsqadmin(job: Job, path: str) -> str:
         base = URL(lookupd_url(address)).path.rstrip("/")
     except ValueError as error:
         raise UsageError(f"--nsqadmin-http-address {error}") from None
-    job.fleet.upstream.own((address,))
+    job.fleet.upstream.set_configured((address,))
     return base + path
 
 

@@ -32,7 +32,7 @@ from sparq.protocol.names import is_dead_letter_topic, is_ephemeral
 from sparq.tools.admin.job import Job, in_words
 from sparq.tools.admin.verbs import PROGRAM
 from sparq.tools.commands import ToolError, UsageError
-from sparq.tools.common import client_config, progress_shown, runs
+from sparq.tools.common import client_config, progress_shown, publish_runs
 
 CARRIER: Final = "sparq_move"
 """The channel used to read messages that are in no channel; the target does not get it."""
@@ -230,7 +230,7 @@ class Move:
             bodies = batch.bodies
             if is_dead_letter_topic(self.topic):  # letters keep their histories
                 bodies = [seal(message.letter or {}, message.body) for message in batch]
-            for part in runs(bodies, PUBLISH_BYTES):
+            for part in publish_runs(bodies, PUBLISH_BYTES):
                 # Counted before the request: if it fails without an answer, the messages may be
                 # stored.
                 self.doubtful += len(part)
