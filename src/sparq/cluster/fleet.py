@@ -29,9 +29,14 @@ from sparq.protocol.names import one_line
 NODES_MAX: Final = 1000
 NOT_TOLD: Final = "N/A"
 TEXTS: Final = (
-    *("broadcast_address", "hostname", "version", "topology_zone", "topology_region"),
-    "remote_address",
+    *("broadcast_address", "hostname", "version", "remote_address"),
+    *("topology_zone", "topology_region"),
 )
+NSQS_FIELDS: Final = (
+    *("remote_addresses", "remote_address", "hostname", "broadcast_address"),
+    *("tcp_port", "http_port", "version"),
+)
+PLACES: Final = ("topology_zone", "topology_region")
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _VERSION = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})(-.*)?")
 
@@ -70,19 +75,8 @@ class Node:
 
     def document(self) -> dict[str, Any]:
         """The JSON object in the shape of NSQ's `/api/nodes`."""
-        found: dict[str, Any] = {
-            "remote_addresses": None if self.remote_addresses is None else [*self.remote_addresses],
-            "remote_address": self.remote_address,
-            "hostname": self.hostname,
-            "broadcast_address": self.broadcast_address,
-            "tcp_port": self.tcp_port,
-            "http_port": self.http_port,
-            "version": self.version,
-        }
-        if self.topology_zone:
-            found["topology_zone"] = self.topology_zone
-        if self.topology_region:
-            found["topology_region"] = self.topology_region
+        found: dict[str, Any] = {name: getattr(self, name) for name in NSQS_FIELDS}
+        found |= {name: getattr(self, name) for name in PLACES if getattr(self, name)}
         topics = [{"topic": name, "tombstoned": hidden} for name, hidden in self.topics]
         return {**found, "topics": topics or None, "out_of_date": self.out_of_date}
 

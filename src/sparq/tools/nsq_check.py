@@ -22,13 +22,13 @@ from sparq.migration.check import check, size_of
 from sparq.program.stdout import write_stdout
 from sparq.protocol.instant import Instant
 from sparq.tools.commands import CHECK_FAILED, CheckOptions
-from sparq.tools.tables import aligned
+from sparq.tools.tables import table
 
 SOUND, DAMAGED = 0, 1
 MIB = 1 << 20
 STEP_SECONDS = 0.2
 KINDS = {"go": "Go's nsqd (not imported yet)", "sparq": "sparq", "both": "sparq and Go's nsqd"}
-HEADINGS = ("TOPIC", "CHANNEL", "DEPTH", "DEFERRED", "ATTEMPTED", "MIB", "PAUSED", "DAMAGED")
+COLUMNS = ("topic", "channel", "depth", "deferred", "attempted", "mib", "paused", "damaged")
 
 
 class CheckError(Exception):
@@ -107,17 +107,15 @@ def as_text(data_path: str, findings: CheckReport) -> str:
     damage = findings.all_damage()
     lines = [f"{data_path}: data of {KINDS[findings.kind]}", ""]
     rows = [
-        (
-            *(row.topic, row.channel or "-"),
-            *(f"{count:,}" for count in (row.depth, row.deferred, row.attempted)),
-            f"{row.size_bytes / MIB:,.1f}" if not row.channel or row.size_bytes else "",
-            "yes" if row.paused else "no",
-            str(len(row.damage)) if row.damage else "-",
-        )
+        {
+            **dataclasses.asdict(row),
+            "mib": round(row.size_bytes / MIB, 1) if not row.channel or row.size_bytes else None,
+            "damaged": len(row.damage) or None,
+        }
         for row in findings.rows
     ]
     if rows:
-        lines += [*aligned([HEADINGS, *rows], range(2)), ""]
+        lines += [*table(COLUMNS, rows), ""]
     lines += [f"damaged: {text}" for text in damage]
     lines += [f"note: {text}" for text in findings.all_notes()]
     places = "1 place" if len(damage) == 1 else f"{len(damage)} places"
