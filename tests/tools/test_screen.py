@@ -247,7 +247,7 @@ def test_nsqds_and_clients_are_shown() -> None:
     assert (True, True) == (" [2J" in shown, shown.isprintable())
     long = Client(hostname="h" * 90, user_agent="u" * 50, finish_count=1234)
     lines = channel_drawn(ChannelFacts(row, [], [("a:1", long)]), width=100)
-    assert re.match(r"a:1   h+… +u+… +0 +0 +1,234 +0 +-", lines[-1])
+    assert re.match(r"a:1   h+… +- +- +u+… +0 +0 +1,234 +0 +-", lines[-1])
 
 
 def test_clients_scroll() -> None:

@@ -77,12 +77,15 @@ def aligned(
     return [GAP.join(fit(cell, at) for at, cell in enumerate(row)).rstrip() for row in rows]
 
 
-def table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the lines of a table: headings, and the rows' cells of these names.
+def table(
+    names: Sequence[str], rows: Iterable[Mapping[str, Any]], width: float = math.inf
+) -> list[str]:
+    """Return the lines of a table: headings, and the rows' cells of these names; see `aligned`.
 
     Names are keys as in JSON (`in_flight`). A column in which any value is a text is left-aligned.
     """
     rows = [*rows]
     texts = {at for at, name in enumerate(names) if any(isinstance(r.get(name), str) for r in rows)}
     first = [name.removesuffix(SECONDS).replace("_", " ").upper() for name in names]
-    return aligned([first, *([cell(name, row.get(name)) for name in names] for row in rows)], texts)
+    cells = [[cell(name, row.get(name)) for name in names] for row in rows]
+    return aligned([first, *cells], texts, width)

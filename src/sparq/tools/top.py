@@ -44,13 +44,12 @@ from sparq.cluster.figures import Client
 from sparq.cluster.rows import Key, total
 from sparq.options.mistakes import suggestion
 from sparq.options.units import SECOND
-from sparq.protocol.names import one_line
 from sparq.tools.cluster import ANYWHERE, ClusterPoller, fleet_of
 from sparq.tools.commands import ToolError
 from sparq.tools.commands import TopOptions as Options
 from sparq.tools.common import QUITTING, unless_stopped
 from sparq.tools.overview import ORDER, ChannelPart, Overview, OverviewRow, SampleHistory
-from sparq.tools.tables import GAP, aligned, cell, duration, rate
+from sparq.tools.tables import GAP, aligned, cell, duration, rate, table
 from sparq.tools.terminal import STDOUT, Pipe, full_screen
 
 PROGRAM: Final = "sparq top"
@@ -78,10 +77,6 @@ DISMISS_KEY: Final = "   x: dismiss gone nsqds"
 NOT_LISTED: Final = "no nsqlookupd lists it any more"
 CHANNEL_KEYS: Final = (
     "q: quit   Esc: back   arrows, pages, home, end: scroll the clients   space: freeze"
-)
-CLIENT_HEADINGS: Final = (
-    *("NSQD", "HOST", "ADDRESS", "CLIENT", "USER AGENT"),
-    *("RDY", "IN FLIGHT", "FINISHED", "REQUEUED", "CONNECTED"),
 )
 OTHER_LINES: Final = 4
 """The first line, the headings of both tables, and a blank line between the tables."""
@@ -514,18 +509,21 @@ class Screen:
             text = "asking for its clients ..." if clients is None else "no clients"
             return [Text(text, style="dim")]
         self._first = max(0, min(self._first, len(clients) - room))
-        shown = clients[self._first : self._first + room]
-        *headings, last = CLIENT_HEADINGS
+        shown, now = clients[self._first : self._first + room], time.time()
+        rows = [
+            {
+                **{"nsqd": address, "host": one.hostname, "address": one.remote_address},
+                **{"client": one.client_id, "user_agent": one.user_agent},
+                **{"rdy": one.ready_count, "in_flight": one.in_flight_count},
+                **{"finished": one.finish_count, "requeued": one.requeue_count},
+                "connected_seconds": max(0.0, now - one.connect_ts) if one.connect_ts else None,
+            }
+            for address, one in shown
+        ]
+        head, *lines = table([*rows[0]], rows, self._console.width)
         if len(shown) < len(clients):
-            last += f" ({self._first + 1}-{self._first + len(shown)} of {len(clients)})"
-        cells = [[*headings, last]]
-        for address, one in shown:
-            since = max(0.0, time.time() - one.connect_ts) if one.connect_ts else None
-            texts = (one.hostname, one.remote_address, one.client_id)
-            counts = (one.ready_count, one.in_flight_count, one.finish_count, one.requeue_count)
-            figures = (cell("", one.user_agent), *map("{:,}".format, counts), duration(since))
-            cells.append([address, *map(one_line, texts), *figures])
-        return self._styled(aligned(cells, range(5), self._console.width), [""] * len(shown))
+            head += f" ({self._first + 1}-{self._first + len(shown)} of {len(clients)})"
+        return self._styled([head, *lines], [""] * len(shown))
 
     def _styled(self, lines: Sequence[str], styles: Sequence[str]) -> list[Text]:
         """Return the first lines of a table: its headings, and as many as there are styles."""
