@@ -154,16 +154,6 @@ def test_a_file_with_a_long_name_is_moved_to_another_disk(
     assert [name] == os.listdir(other_disk)
 
 
-def test_a_folder_that_cannot_be_written_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The error appears at the start, not with the first message; tests may run as root."""
-    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
-
-    with pytest.raises(OSError, match=rf"files cannot be created there: '{tmp_path}'"):
-        Folder(str(tmp_path))
-
-
 def made(
     filename_format: str, topic: str = "clicks", *, moved: bool = False, **changes: Any
 ) -> Template:

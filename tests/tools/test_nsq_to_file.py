@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gzip
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -19,7 +18,6 @@ import pytest
 from aiohttp import web
 
 from sparq.client import Consumer
-from sparq.protocol.lookup import LISTED_MAX
 from sparq.tools import commands
 from sparq.tools.nsq_to_file import Archive
 from tests.support.servers import NsqdServer, spawn_nsqd
@@ -101,29 +99,6 @@ async def test_the_secret_is_sent(tmp_path: Path) -> None:
         await found.known_topics()
 
     assert "Bearer s3cr3t" == asked[0].headers["Authorization"]
-
-
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        (web.Response(body=b"[" * 100_000), "nested too deep"),
-        (web.Response(body=b'["a"]'), "has no list of topics"),
-        (listing(*map(str, range(LISTED_MAX + 1))), f"more than {LISTED_MAX} topics"),
-        (
-            web.Response(body=gzip.compress(b"{}"), headers={"Content-Encoding": "gzip"}),
-            "can't decode",
-        ),
-    ],
-)
-async def test_a_hostile_answer_is_refused(
-    answer: web.Response, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The error is logged: nsq_to_file uses the client's parser of answers (tests/client)."""
-    async with site(answer) as (address, asked):
-        assert [] == await pattern_archive(tmp_path, address).known_topics()
-
-    assert reason in caplog.text
-    assert ["/topics"] == [request.path for request in asked]
 
 
 async def test_invalid_topic_names_are_left_out(
