@@ -310,18 +310,3 @@ def test_state_and_observed_counts_are_reported(spark, nsqd, listener, tmp_path)
     assert value(listener, "state_memory_bytes", "stateStoreSave", "0") > 0
     assert value(listener, "state_disk_bytes", "stateStoreSave", "0") >= 0
     assert STATE.keys() <= listener.reported[0]["stateOperators"][0].keys()
-
-
-def test_a_failed_query_is_counted(spark, nsqd, listener, tmp_path):
-    """A query that fails is counted as a failure and is not active."""
-    publish_batches(nsqd, "failing", numbered(0, 5))
-
-    def write(frame, batch_id):
-        raise RuntimeError("broken on purpose")
-
-    rows = messages(spark, nsqd, "failing")
-    query = start(rows.writeStream.foreachBatch(write), tmp_path, "failing")
-    wait_for(lambda: value(listener, "failures_total") == 1, WAIT_SECONDS)
-
-    assert not query.isActive
-    assert 0 == value(listener, "active")

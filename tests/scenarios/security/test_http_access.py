@@ -82,7 +82,7 @@ async def nsqd(folder: Path, **options: Any) -> AsyncIterator[RunningDaemon]:
             channels = [(c.name, c.cursor, c.paused) for c in topic.channels.values()]
             counted = topic.counts.message_count
             topics.append((name, counted, topic.stream.end, topic.paused, channels))
-        return repr((topics, daemon.nsqd.options, broker.policies.all))
+        return repr((topics, daemon.nsqd.options, broker.policies))
 
     try:
         broker.create_topic("t", instant())
