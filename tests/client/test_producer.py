@@ -86,6 +86,8 @@ async def test_timeout_seconds_limits_one_publish() -> None:
         assert not later.done()
         nsqd.peers[0].send(0, b"OK")
         assert (await later).attempts == 1
+        assert (producer.published, producer.failed, producer.under_way) == (1, 2, 0)
+        assert len(nsqd.all_peers) == 1
         with pytest.raises(ValueError, match="timeout_seconds must be above 0"):
             await producer.publish("t", b"4", timeout_seconds=0)
 

@@ -480,7 +480,7 @@ class Producer(Connecting):
         if self._loop is None:
             self._loop = loop
             self._connect()
-            self._check(loop.time())
+            self._check()
         elif loop is not self._loop:
             raise ClosedError(
                 "the producer belongs to the event loop in which it was started: make one in each "
@@ -673,25 +673,22 @@ class Producer(Connecting):
 
     # Silence
 
-    def _check(self, due: float) -> None:
+    def _check(self) -> None:
         """Close silent connections if another one answers: their publishes are sent there."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        # Not after a late timer: this program was blocked, and has not read what has arrived.
-        if now - due < CHECK_SECONDS:
-            waited = {link: _waited(link, now) for link in self._links if link.live}
-            is_answering = min(waited.values(), default=0.0) < SILENT_SECONDS
-            limit = min(self.config.write_timeout, self.config.publish_timeout / 2)
-            for link, seconds in waited.items():
-                if is_answering and seconds >= limit:
-                    text = "nsqd %s does not answer: its %d publishes may be stored twice"
-                    log.warning(text, link.address, len(link.waiting), extra={"nsqd": link.address})
-                    link.fail(TimeoutError(f"no answer for {seconds:.1f} s"))
+        waited = {link: _waited(link, now) for link in self._links if link.live}
+        is_answering = min(waited.values(), default=0.0) < SILENT_SECONDS
+        limit = max(SILENT_SECONDS, min(self.config.write_timeout, self.config.publish_timeout / 2))
+        for link, seconds in waited.items():
+            if is_answering and seconds >= limit:
+                text = "nsqd %s does not answer: its %d publishes may be stored twice"
+                log.warning(text, link.address, len(link.waiting), extra={"nsqd": link.address})
+                link.fail(TimeoutError(f"no answer for {seconds:.1f} s"))
         # The end of `RETRY_SECONDS` is no event on any connection, so the queue is tried here.
         if self._draining:
             self._send_queued()
-        due = now + CHECK_SECONDS
-        self._check_timer = loop.call_at(due, self._check, due)
+        self._check_timer = loop.call_later(CHECK_SECONDS, self._check)
 
     # The queue
 
