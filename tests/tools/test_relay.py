@@ -251,7 +251,7 @@ async def test_each_message_is_touched_after_half_of_its_time(
 ) -> None:
     """The next touch is due after half of the new time; an answered message gets none."""
     began = time.monotonic()
-    quick, slow, endless = FakeMessage(0.05), FakeMessage(0.1), FakeMessage(float("inf"))
+    quick, slow, endless = FakeMessage(0.4), FakeMessage(0.8), FakeMessage(float("inf"))
     messages: list[Any] = [quick, slow, endless]
     async with held(monkeypatch, *messages):
         await until(lambda: all(len(message.touched_at) >= 3 for message in (quick, slow)))
@@ -266,7 +266,7 @@ async def test_answered_and_timed_out_messages_are_not_touched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """nsqd would refuse both touches; a message that still waits is touched."""
-    waiting, answered, timed_out = FakeMessage(0.05), FakeMessage(0.05), FakeMessage(-1)
+    waiting, answered, timed_out = FakeMessage(0.4), FakeMessage(0.4), FakeMessage(-1)
     answered.responded = True
     async with held(monkeypatch, waiting, answered, timed_out):
         await until(lambda: bool(waiting.touched_at))
