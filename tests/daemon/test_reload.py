@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from sparq.daemon.options import LoggingOptions
-from sparq.daemon.reload import new_value, read_again, take
+from sparq.daemon.reload import apply_live_options, new_value, read_again
 from sparq.options.declare import option
 from sparq.options.mistakes import Mistake
 
@@ -34,7 +34,7 @@ def test_only_live_options_are_applied(caplog: pytest.LogCaptureFixture) -> None
     logging.getLogger().setLevel(logging.INFO)
     old, new = Options(), Options(("a:1", "b:2"), 2)
 
-    assert Options(("a:1", "b:2"), 1) == take(old, new, ("peers", "log"))
+    assert Options(("a:1", "b:2"), 1) == apply_live_options(old, new, ("peers", "log"))
     assert [
         ("INFO", 'SIGHUP: peers is now "a:1", "b:2"'),
         ("WARNING", "SIGHUP: size has changed: that needs a restart"),
@@ -49,9 +49,9 @@ def test_a_change_of_the_log_level_is_always_logged(
     loud = Options(log=LoggingOptions(level=logging.DEBUG))
     logging.getLogger().setLevel(logging.ERROR)
 
-    assert loud == take(quiet, loud, ("log",))
+    assert loud == apply_live_options(quiet, loud, ("log",))
     assert logging.DEBUG == logging.getLogger().level
-    assert quiet == take(loud, quiet, ("log",))
+    assert quiet == apply_live_options(loud, quiet, ("log",))
     assert logging.ERROR == logging.getLogger().level
     assert [
         ("INFO", 'SIGHUP: log_level is now "debug"'),

@@ -11,8 +11,7 @@ DIRECTORY = "/data/topics/t-clicks"
 def settle(ledger: Ledger) -> None:
     """Flush and sync."""
     ledger.flush()
-    task = ledger.sync_task()
-    if task is not None:
+    if (task := ledger.sync_task()) is not None:
         task.run()
         ledger.finish(task)
 

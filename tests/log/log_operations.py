@@ -3,10 +3,12 @@
 import struct
 from collections.abc import Iterable, Sequence
 
-from sparq.log.block import Block
+from sparq.log.block import Block, BlockCache
 from sparq.log.commit import Commit
 from sparq.log.disk import Disk
 from sparq.log.log import Log, LogOptions
+from sparq.log.reading import BlockRead
+from sparq.log.upkeep import Drop
 from sparq.protocol import batch
 from sparq.protocol.frames import BodySlices
 from sparq.testing import ManualClock, MemoryDisk
@@ -15,7 +17,17 @@ DIRECTORY = "/data/topics/t-clicks"
 NODE = 7
 
 
-def open_log(disk: Disk, clock: ManualClock, directory: str = DIRECTORY, **options: int) -> Log:
+def open_log(
+    disk: Disk,
+    clock: ManualClock,
+    directory: str = DIRECTORY,
+    *,
+    floor_index: int = 0,
+    log_id: bytes | None = None,
+    cache: BlockCache | None = None,
+    believes_indexes: bool = True,
+    **options: int,
+) -> Log:
     """Open the log in the directory."""
     return Log.open(
         disk,
@@ -23,6 +35,10 @@ def open_log(disk: Disk, clock: ManualClock, directory: str = DIRECTORY, **optio
         node_id=NODE,
         options=LogOptions(**options),
         now=clock.now(),
+        floor_index=floor_index,
+        log_id=log_id,
+        cache=cache,
+        believes_indexes=believes_indexes,
     )
 
 
@@ -46,6 +62,49 @@ def publish(log: Log, bodies: Sequence[bytes], clock: ManualClock) -> int:
     done = commit(log, bodies, clock)
     assert done.error is None
     return done.first_index
+
+
+def publish_each(log: Log, bodies: Iterable[bytes], clock: ManualClock) -> dict[int, bytes]:
+    """Append each body as a batch of its own; returns the messages."""
+    return {publish(log, [body], clock): body for body in bodies}
+
+
+def sync(log: Log) -> Commit:
+    """Sync what is unsynced; returns the finished commit."""
+    task = log.sync_task()
+    assert task is not None
+    task.run()
+    log.finish(task)
+    return task
+
+
+def load(log: Log, index: int) -> BlockRead:
+    """Read the extent with this index, and keep it; returns the read."""
+    read = log.load(index)
+    read.run()
+    log.store(read)
+    return read
+
+
+def drop(log: Log, number: int = 0) -> Drop:
+    """Drop a segment, and delete its file."""
+    task = log.drop(log.segments()[number])
+    task.run()
+    return task
+
+
+def run_upkeep(log: Log) -> None:
+    """Run all upkeep, including the creation of the next segment."""
+    if log.active is not None and log.active.segment.size >= log.upkeep.spare_due_size:
+        task = log.upkeep.prepare(log.active)
+        task.run()
+        log.upkeep.finish(task)
+    while tasks := log.upkeep.tasks(log.active, log.synced_end):
+        for task in tasks:
+            task.run()
+            log.upkeep.finish(task)
+            if task.error is not None:
+                return
 
 
 def block_of(first: int, bodies: list[bytes], time_ns: int = 5) -> Block:
@@ -76,10 +135,7 @@ def read_all(log: Log, first: int = 0) -> dict[int, bytes]:
     while index < log.written_end:
         block = log.block(index)
         if block is None:
-            read = log.load(index)
-            read.run()
-            assert read.error is None
-            log.store(read)
+            assert load(log, index).error is None
             block = log.block(index)
         if block is not None:
             run = bodies_of(block.slice(index, block.end))

@@ -14,6 +14,7 @@ from tests.log.log_operations import (
     open_log,
     publish,
     read_all,
+    sync,
 )
 
 
@@ -110,10 +111,7 @@ def test_failed_sync_writes_unsynced_batches_to_a_new_segment(
     """
     log = open_log(disk, clock, sync_every=100)
     first = publish(log, [b"synced"], clock)
-    task = log.sync_task()
-    assert task is not None
-    task.run()
-    log.finish(task)
+    sync(log)
     second = publish(log, [b"unsynced"], clock)
     disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
 

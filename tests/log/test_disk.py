@@ -21,8 +21,7 @@ from sparq.log.disk import (
     write_again,
 )
 from sparq.nsqd.open_files import CachingDisk
-from sparq.testing import ManualClock, MemoryDisk, MemoryFile
-from tests.log.log_operations import open_log, publish
+from sparq.testing import MemoryDisk, MemoryFile
 
 
 @pytest.fixture(params=["any number of files", "one file at a time"])
@@ -354,31 +353,3 @@ def test_all_readable_pages_are_written_again(monkeypatch: pytest.MonkeyPatch) -
     places = {at for begin, end in written for at in range(begin, end)}
     assert set(range(8, size)) - places == set(range(bad * PAGE_BYTES, (bad + 1) * PAGE_BYTES))
     assert max(places) == size - 1
-
-
-def test_a_bad_page_costs_the_batches_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of the pages before and after it are read (P8), although batches are not aligned."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock)
-    places: dict[int, tuple[int, int]] = {}
-    for _ in range(40):
-        begin = log.active.segment.size if log.active is not None else 0
-        index = publish(log, [b"x" * 900], clock)
-        assert log.active is not None
-        places[index] = (begin, log.active.segment.size)
-    path, first = log.active.segment.path, min(places)
-    log.close()
-    log = open_log(disk, clock)
-    BadPages(monkeypatch, path, 3)
-
-    read = log.load(first)
-    read.run()
-
-    found = {at for piece in read.pieces for at in range(piece.extent.first, piece.extent.end)}
-    hit = {
-        index
-        for index, (begin, end) in places.items()
-        if begin < 4 * PAGE_BYTES and end > 3 * PAGE_BYTES
-    }
-    assert 0 < len(hit) < 10
-    assert places.keys() - hit == found

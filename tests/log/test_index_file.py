@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 
 from sparq.log import index_file
-from sparq.log.log import Log, LogOptions
+from sparq.log.log import Log
 from sparq.log.segment import DATA_START, decode_header
-from sparq.protocol.frames import BodySlices
 from sparq.testing import ManualClock, MemoryDisk
-from tests.log.log_operations import DIRECTORY, NODE, open_log, publish, read_all
-from tests.log.run_upkeep import run_upkeep
+from tests.log.log_operations import commit, open_log, publish_each, read_all, run_upkeep, sync
 
 BODY = b"z" * 9_000
 MESSAGES = 50
@@ -24,24 +22,17 @@ def filled(disk: MemoryDisk, clock: ManualClock, **options: int) -> Log:
     log = open_log(disk, clock, **options)
     for number in range(MESSAGES):
         dues = [(0, clock.wall_ns + number)] if number % 9 == 4 else None
-        begun = log.begin([_bodies(number)], clock.advance(1_000_000), dues)
-        begun.run()
-        log.finish(begun)
+        clock.advance(1_000_000)
+        commit(log, [b"%d " % number + BODY], clock, dues)
         if number % 20 == 19:
             run_upkeep(log)
     run_upkeep(log)
     return log
 
 
-def _bodies(number: int) -> BodySlices:
-    return BodySlices.of([b"%d " % number + BODY])
-
-
 def scanned(disk: MemoryDisk, clock: ManualClock) -> tuple[dict[int, bytes], list[tuple[int, int]]]:
     """The log's messages and due times according to its own headers."""
-    log = Log.open(
-        disk, DIRECTORY, node_id=NODE, options=LogOptions(), now=clock.now(), believes_indexes=False
-    )
+    log = open_log(disk, clock, believes_indexes=False)
     return read_all(log), sorted(log.due_entries)
 
 
@@ -100,18 +91,12 @@ def test_unsynced_messages_are_in_no_index_file(disk: MemoryDisk, clock: ManualC
     A power cut could lose unsynced ones, and the index file would be wrong.
     """
     log = open_log(disk, clock, sync_every=1_000)
-    for number in range(30):
-        begun = log.begin([_bodies(number)], clock.now())
-        begun.run()
-        log.finish(begun)
+    publish_each(log, (b"%d " % number + BODY for number in range(30)), clock)
     run_upkeep(log)
 
     assert [] == indexes(disk)
 
-    task = log.sync_task()
-    assert task is not None
-    task.run()
-    log.finish(task)
+    sync(log)
     run_upkeep(log)
 
     assert 1 == len(indexes(disk))
@@ -143,13 +128,11 @@ def test_an_index_file_that_lacks_newer_messages_is_used(
     disk: MemoryDisk, clock: ManualClock, log: Log
 ) -> None:
     """An index file that lacks newer messages is used; those are scanned."""
-    for number in range(20):
-        publish(log, [b"%d" % number + BODY], clock)
+    publish_each(log, (b"%d" % number + BODY for number in range(20)), clock)
     run_upkeep(log)
     (path,) = indexes(disk)
     old = bytes(disk.data(path))
-    for number in range(40):
-        publish(log, [b"%d" % number + BODY], clock)
+    publish_each(log, (b"%d" % number + BODY for number in range(40)), clock)
     run_upkeep(log)
     log.close()
     disk.data(path)[:] = old

@@ -7,9 +7,8 @@ import pytest
 from sparq.log import inspection as log_inspection
 from sparq.log.block import BlockCache
 from sparq.log.inspection import LogInspection, SingleMessageRead, wanted_parts
-from sparq.log.log import Log, LogOptions
 from sparq.testing import ManualClock, MemoryDisk
-from tests.log.log_operations import DIRECTORY, NODE, publish
+from tests.log.log_operations import open_log, publish
 
 EVERYTHING = 1 << 54
 
@@ -18,14 +17,7 @@ EVERYTHING = 1 << 54
 def inspection() -> LogInspection:
     """200 uncached messages of 6 KB, in several segments of several extents."""
     clock = ManualClock()
-    log = Log.open(
-        MemoryDisk(),
-        DIRECTORY,
-        node_id=NODE,
-        options=LogOptions(max_bytes_per_file=400_000),
-        now=clock.now(),
-        cache=BlockCache(1),
-    )
+    log = open_log(MemoryDisk(), clock, max_bytes_per_file=400_000, cache=BlockCache(1))
     for number in range(200):
         publish(log, [b"%06d" % number + b"." * 5994], clock)
         clock.advance(1_000_000_000)

@@ -7,11 +7,21 @@ from hypothesis import strategies as st
 
 from sparq.log.block import BlockCache
 from sparq.log.commit import CommitState
-from sparq.log.log import Log, LogOptions, MemoryLog
+from sparq.log.log import Log, MemoryLog
 from sparq.protocol import batch
 from sparq.protocol.instant import clock_index
 from sparq.testing import Fault, ManualClock, MemoryDisk
-from tests.log.log_operations import DIRECTORY, NODE, bodies_of, commit, open_log, publish, read_all
+from tests.log.log_operations import (
+    NODE,
+    bodies_of,
+    commit,
+    drop,
+    load,
+    open_log,
+    publish,
+    read_all,
+    sync,
+)
 
 SECOND = 1_000_000_000
 
@@ -25,24 +35,13 @@ def test_empty_log(disk: MemoryDisk, clock: ManualClock, log: Log) -> None:
     assert (log.index_at_time(5), log.index_at_ordinal(0), log.ordinal_at(9)) == (0, 0, 0)
     assert (log.segments(), log.sync_task(), log.due_entries) == ([], None, [])
     assert disk.paths() == []
-    read = log.load(3)
-    read.run()
-    log.store(read)
-    assert read.blocks == []
+    assert load(log, 3).blocks == []
 
 
 def test_all_ends_are_at_or_after_the_floor() -> None:
     """All ends are at or after the `floor_index` from the ledger, whatever the clock's time."""
     disk, clock = MemoryDisk(), ManualClock(wall_ns=0)
-    log = Log.open(
-        disk,
-        DIRECTORY,
-        node_id=NODE,
-        options=LogOptions(),
-        now=clock.now(),
-        floor_index=1_000,
-        log_id=b"0123456789abcdef",
-    )
+    log = open_log(disk, clock, floor_index=1_000, log_id=b"0123456789abcdef")
 
     assert (log.end_index, log.written_end, log.first_index) == (1_000, 1_000, 1_000)
     assert log.log_id == b"0123456789abcdef"
@@ -105,21 +104,10 @@ def test_acknowledged_messages_of_a_failed_sync_are_read_from_memory(
 
     They survive a power cut once a later publish succeeds.
     """
-    log = Log.open(
-        disk,
-        DIRECTORY,
-        node_id=NODE,
-        options=LogOptions(sync_every=100),
-        now=clock.now(),
-        cache=BlockCache(1),
-    )
+    log = open_log(disk, clock, sync_every=100, cache=BlockCache(1))
     first = publish(log, [b"owed"], clock)
     disk.fail(Fault(1, errno.EIO, frozenset({"sync", "create"}), times=3))
-    task = log.sync_task()
-    assert task is not None
-    task.run()
-    log.finish(task)
-    assert task.error is not None
+    assert sync(log).error is not None
     log._cache.put((0, 0), [])
 
     block = log.block(first)
@@ -146,28 +134,25 @@ def test_file_of_finished_messages_can_be_dropped(
     assert [segment.sealed for segment in log.segments()] == [True]
     last = publish(log, [b"b"], clock)
     assert [segment.sealed for segment in log.segments()] == [True, False]
-    drop = log.drop(log.segments()[0])
-    drop.run()
-    assert drop.error is None
-    drop.run()
+    dropped = drop(log)
+    assert dropped.error is None
+    dropped.run()
 
-    assert drop.error is None
+    assert dropped.error is None
     assert (log.first_index, log.first_ordinal, log.end_ordinal) == (last, 1, 2)
     assert log.block(last - 1) is None
     assert len(disk.paths()) == 1
     disk.fail(Fault(1, errno.EACCES, frozenset({"unlink"})))
     assert log.end_file()
     publish(log, [b"c"], clock)
-    failing = log.drop(log.segments()[0])
-    failing.run()
-    assert failing.error is not None
+    assert drop(log).error is not None
 
 
 def test_the_only_file_can_be_dropped(disk: MemoryDisk, clock: ManualClock, log: Log) -> None:
     """A log without any segment continues its indexes and ordinals, also after a restart."""
     first = publish(log, [b"a", b"b"], clock)
     assert log.end_file()
-    log.drop(log.segments()[0]).run()
+    drop(log)
     assert (disk.paths(), log.segments()) == ([], [])
     assert (log.first_index, log.end_ordinal) == (first + 2, 2)
     assert publish(log, [b"c"], clock) == first + 2
@@ -212,15 +197,8 @@ def test_everything_is_found(
     This holds for cached and uncached ones, across segments and gaps.
     """
     disk, clock = MemoryDisk(), ManualClock()
-    options = LogOptions(max_bytes_per_file=file_kib << 10)
-    log = Log.open(
-        disk,
-        DIRECTORY,
-        node_id=NODE,
-        options=options,
-        now=clock.now(),
-        cache=BlockCache(cache_kib << 10),
-    )
+    cache = BlockCache(cache_kib << 10)
+    log = open_log(disk, clock, max_bytes_per_file=file_kib << 10, cache=cache)
     rows: list[tuple[int, bytes, int]] = []
     for number, (count, size, gap) in enumerate(batches):
         if gap == 3:
@@ -283,7 +261,7 @@ def test_range_read_of_a_dropped_file_fails(disk: MemoryDisk, clock: ManualClock
     read = log.range_read(first, first + 1, 100)
     assert log.end_file()
     publish(log, [b"b"], clock)
-    log.drop(log.segments()[0]).run()
+    drop(log)
     read.run()
 
     assert read.error is not None
@@ -311,11 +289,8 @@ def test_messages_after_an_evicted_extent_form_a_new_cache_entry(
 ) -> None:
     """After the cache evicts the newest messages, later ones form a separate cache entry."""
     cache = BlockCache(4_000)
-    log = Log.open(
-        disk, DIRECTORY, node_id=NODE, options=LogOptions(), now=clock.now(), cache=cache
-    )
-    other = open_log(disk, clock, "/data/topics/t-other")
-    other._cache, other._tail._cache = cache, cache
+    log = open_log(disk, clock, cache=cache)
+    other = open_log(disk, clock, "/data/topics/t-other", cache=cache)
     messages = {}
     for number in range(50):
         messages[publish(log, [b"%d" % number * 30], clock)] = b"%d" % number * 30
@@ -337,11 +312,8 @@ def test_messages_of_an_ephemeral_topic_are_found_until_their_segment_is_dropped
     assert 1 < len(log.segments()) < 6
     assert log.size_bytes > sum(map(len, messages.values()))
 
-    for segment in log.segments():
-        if segment.sealed:
-            drop = log.drop(segment)
-            drop.run()
-            assert drop.error is None
+    while log.segments()[0].sealed:
+        assert drop(log).error is None
 
     kept = {index: body for index, body in messages.items() if index >= log.first_index}
     assert 0 < len(kept) < 600

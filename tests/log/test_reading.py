@@ -1,7 +1,6 @@
 """Damage loses only the affected batches, is reported, and never gives a wrong body (P5, P6)."""
 
 import errno
-import random
 
 import pytest
 
@@ -9,6 +8,7 @@ from sparq.log.log import Log
 from sparq.log.segment import COPY_OFFSET, DATA_START
 from sparq.testing import Fault, ManualClock, MemoryDisk
 from tests.log.log_operations import (
+    load,
     open_log,
     publish,
     read_all,
@@ -48,41 +48,6 @@ def test_every_flipped_byte_loses_at_most_one_batch_and_is_reported(
     assert costs == {0, 2}
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_random_damage(seed: int) -> None:
-    """Zeroed sectors, cuts and noise give no wrong body, and each loss is reported."""
-    chance = random.Random(seed)
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock, max_bytes_per_file=12_000)
-    messages: dict[int, bytes] = {}
-    for _ in range(60):
-        bodies = [chance.randbytes(chance.randint(0, 400)) for _ in range(chance.randint(1, 4))]
-        messages.update(enumerate(bodies, publish(log, bodies, clock)))
-    log.close()
-    path = chance.choice(disk.paths())
-    data = disk.data(path)
-    for _ in range(chance.randint(1, 3)):
-        size = chance.choice([1, 8, 512, 4096])
-        at = chance.randrange(DATA_START, len(data)) // size * size
-        at = max(at, DATA_START)
-        end = min(at + size, len(data))
-        data[at:end] = bytes(end - at) if chance.random() < 0.5 else chance.randbytes(end - at)
-    if chance.random() < 0.2:
-        del data[chance.randrange(DATA_START, len(data)) :]
-
-    log = open_log(disk, clock)
-    found = read_all(log)
-
-    assert found.items() <= messages.items()
-    lost = messages.keys() - found.keys()
-    if lost:
-        assert reported(log)
-        in_damage = {i for d in log.damage for i in lost if d.first <= i < d.end}
-        assert in_damage == lost or log.torn_bytes
-    fresh = publish(log, [b"after"], clock)
-    assert read_all(log) == {**found, fresh: b"after"}
-
-
 def test_copy_of_a_batch_in_a_body_is_not_read_as_a_batch(
     disk: MemoryDisk, clock: ManualClock, log: Log
 ) -> None:
@@ -117,10 +82,8 @@ def test_unreadable_page_loses_only_its_batches(disk: MemoryDisk, clock: ManualC
     messages = small_log(disk, clock)
     log = open_log(disk, clock)
     disk.fail(Fault(2, errno.EIO, frozenset({"read"}), times=1_000))
-    read = log.load(min(messages))
-    read.run()
+    read = load(log, min(messages))
     disk.fault = None
-    log.store(read)
 
     assert read.error is None
     assert [(d.first, d.end) for d in log.damage] == [(min(messages), max(messages) + 1)]
@@ -138,9 +101,7 @@ def test_temporary_read_errors_lose_nothing(
     disk.fail(Fault(1, errno.EIO, frozenset({"read"}), times=times))
     log = open_log(disk, clock)
     disk.fail(Fault(1, errno.EIO, frozenset({"read"}), times=times))
-    read = log.load(min(messages))
-    read.run()
-    log.store(read)
+    load(log, min(messages))
 
     assert not log.damage
     assert read_all(log) == messages
@@ -151,9 +112,7 @@ def test_failed_read_is_not_damage(disk: MemoryDisk, clock: ManualClock) -> None
     messages = small_log(disk, clock)
     log = open_log(disk, clock)
     disk.fail(Fault(1, errno.EMFILE, frozenset({"open"})))
-    read = log.load(min(messages))
-    read.run()
-    log.store(read)
+    read = load(log, min(messages))
 
     assert read.error is not None
     assert (log.damage, read_all(log)) == ([], messages)

@@ -11,8 +11,10 @@ from sparq.testing import Fault, ManualClock, MemoryDisk
 from tests.log.log_operations import (
     DIRECTORY,
     commit,
+    drop,
     open_log,
     publish,
+    publish_each,
     read_all,
     small_log,
     the_path,
@@ -36,7 +38,7 @@ def test_header_copy_of_another_segment_is_ignored(
 ) -> None:
     """A header copy of another segment is ignored, and nothing is lost."""
     log = open_log(disk, clock, max_bytes_per_file=5_500)
-    messages = {publish(log, [b"%d" % k * 60], clock): b"%d" % k * 60 for k in range(30)}
+    messages = publish_each(log, (b"%d" % k * 60 for k in range(30)), clock)
     log.close()
     one, other = disk.paths()[:2]
     disk.data(one)[at : at + 128] = disk.data(other)[at : at + 128]
@@ -55,7 +57,7 @@ def test_lost_segment_is_detected_by_the_next_one(
     It looks like one under creation, but the next segment shows how many messages are missing.
     """
     log = open_log(disk, clock, max_bytes_per_file=5_500)
-    messages = {publish(log, [b"%d" % k * 60], clock): b"%d" % k * 60 for k in range(30)}
+    messages = publish_each(log, (b"%d" % k * 60 for k in range(30)), clock)
     log.close()
     path = disk.paths()[1]
     (gone,) = [s for s in log.segments() if s.path == path]
@@ -97,9 +99,8 @@ def test_lost_end_of_a_segment_is_detected_by_the_next_one(
 def test_dropped_segment_is_not_damage(disk: MemoryDisk, clock: ManualClock) -> None:
     """A gap left by a dropped segment is not damage, although ordinals are missing."""
     log = open_log(disk, clock, max_bytes_per_file=5_000)
-    for number in range(12):
-        publish(log, [b"%d" % number * 50], clock)
-    log.drop(log.segments()[1]).run()
+    publish_each(log, (b"%d" % k * 50 for k in range(12)), clock)
+    drop(log, 1)
     log.close()
 
     assert open_log(disk, clock).damage == []
@@ -130,7 +131,7 @@ def test_files_of_another_log_are_left_alone(disk: MemoryDisk, clock: ManualCloc
 def test_swapped_segment_names_lose_nothing(disk: MemoryDisk, clock: ManualClock) -> None:
     """Swapped segment names lose nothing: the header counts, not the name."""
     log = open_log(disk, clock, max_bytes_per_file=5_000)
-    messages = {publish(log, [b"%d" % k * 60], clock): b"%d" % k * 60 for k in range(9)}
+    messages = publish_each(log, (b"%d" % k * 60 for k in range(9)), clock)
     log.close()
     one, two = disk.paths()[:2]
     for old, new in [(one, "/data/x"), (two, one), ("/data/x", two)]:

@@ -10,9 +10,8 @@ from sparq.log.log import Log
 from sparq.log.segment import DATA_START, NEXT
 from sparq.log.upkeep import GONE
 from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
-from tests.log.log_operations import DIRECTORY, open_log, publish, read_all
+from tests.log.log_operations import DIRECTORY, drop, open_log, publish, read_all, run_upkeep
 from tests.log.publish_record import PublishRecord
-from tests.log.run_upkeep import run_upkeep
 
 LIMIT = 12_000
 HALF_BODY = b"h" * 3_500
@@ -123,8 +122,7 @@ def three_runs(disk: MemoryDisk, clock: ManualClock, record: PublishRecord) -> N
             if len(sealed) > 2:
                 for index in range(sealed[0].first_index, sealed[0].end_index):
                     record.acknowledged.pop(index, None)
-                drop = log.drop(sealed[0])
-                drop.run()
+                drop(log)
         log.close()
 
 
@@ -196,11 +194,9 @@ def test_a_large_segment_is_deleted_in_steps(monkeypatch: pytest.MonkeyPatch) ->
         publish(log, [HALF_BODY], clock)
     run_upkeep(log)
     info = log.segments()[0]
-    drop = log.drop(info)
     before = len(disk.trace)
-    drop.run()
 
-    assert drop.error is None
+    assert drop(log).error is None
     assert info.path not in disk.paths()
     done = [operation for operation, _ in disk.trace[before:]]
     assert ["unlink", "rename", "syncdir", "open", "truncate"] == done[:5]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from sparq.options.declare import option
 
@@ -21,18 +21,6 @@ class Options:
 def test_defaults_are_those_declared() -> None:
     """Defaults are the declared values; a callable is called for its value."""
     assert Options(3, 9, (), "computed", "") == Options()
-
-
-def test_the_metadata_contains_every_key() -> None:
-    """The metadata has every key; those not declared are empty."""
-    nothing = {"kind": None, "name": "", "key": "", "least": None, "most": None, "live": ""}
-    metadata = {field.name: field.metadata for field in fields(Options)}
-
-    assert {**nothing, "text": "bytes", "least": 1, "most": "limit", "live": "log"} == metadata[
-        "size"
-    ]
-    assert {**nothing, "text": "at most", "key": "size_limit", "name": "max"} == metadata["limit"]
-    assert {**nothing, "text": "where"} == metadata["folder"]
 
 
 def test_a_secret_is_not_in_the_repr() -> None:

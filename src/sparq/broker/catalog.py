@@ -38,10 +38,10 @@ from sparq.broker.topic import Topic
 from sparq.broker.turn import Ticket, TopicTask, Turn
 from sparq.log.commit import Commit
 from sparq.log.disk import Disk, DiskError, FileSystem
-from sparq.log.journal import Cleaning, Journal
+from sparq.log.journal import Journal
 from sparq.log.metadata import FACTS, FORMAT, DataPathMetadata, MetadataError, decode
 from sparq.log.reserve import BLOCK_BYTES, Purpose, Reserve, with_reserve
-from sparq.log.task import Task
+from sparq.log.task import FunctionTask, Task
 from sparq.options.units import MILLISECOND
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import Instant
@@ -435,7 +435,7 @@ class Checkpoints:
         if self._again:
             self.due_ns = now.mono_ns + RETRY_NS
             return
-        cleaning = Cleaning(self._journal, self._limit)
+        cleaning = FunctionTask(partial(self._journal.clean, self._limit))
         self._limit = 0
         # Others may have ended meanwhile.
         self._turn.tasks.append(TopicTask(cleaning, lambda now: self.begin(self.ended, now)))

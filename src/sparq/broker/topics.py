@@ -36,12 +36,12 @@ from sparq.broker.turn import Ticket, TopicTask, Turn
 from sparq.log import journal as journals
 from sparq.log.block import BlockCache
 from sparq.log.disk import DiskError, FileSystem
-from sparq.log.journal import FILE_BYTES, End, Journal
+from sparq.log.journal import FILE_BYTES, Journal
 from sparq.log.ledger import Ledger
 from sparq.log.log import CLOCK_TEXT, Log, LogOptions, MemoryLog
 from sparq.log.records import TopicState
 from sparq.log.reserve import FinReserve, Reserve
-from sparq.log.task import Task, TaskKind
+from sparq.log.task import FunctionTask, Task, TaskKind
 from sparq.protocol.instant import CLOCK_END_NS, Instant
 from sparq.protocol.names import is_ephemeral
 
@@ -364,8 +364,8 @@ class Topics:
             turn.tasks.append(TopicTask(probe, probed))
         if self.is_short and self.journal.number > self.journal.cleaned:
             # A full disk needs the space of the journals.
-            end = End(self.journal)
-            turn.tasks.append(TopicTask(end, partial(self._journal_ended, end)))
+            end = FunctionTask(self.journal.end, TaskKind.COMMIT)
+            turn.tasks.append(TopicTask(end, self._journal_ended))
 
     def _check_clock(self, now: Instant) -> None:
         health = self._turn.health
@@ -375,8 +375,8 @@ class Topics:
         else:
             health.recover(Trouble.CLOCK)
 
-    def _journal_ended(self, end: End, _now: Instant) -> None:
-        self._turn.journals_ended = max(self._turn.journals_ended, end.number)
+    def _journal_ended(self, _now: Instant) -> None:
+        self._turn.journals_ended = max(self._turn.journals_ended, self.journal.ended)
 
     def forget_if_unused(self, topic: Topic, now: Instant) -> None:
         """Delete an ephemeral topic that has lost its last channel."""

@@ -17,8 +17,9 @@ import socket
 import stat
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from sparq.options.kinds import port_of
 from sparq.program.lifecycle import StartError
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ HANDSHAKE_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
 """How long the TLS shutdown of a connection may take."""
 
-_PORTS = range(65536)
 _WILDCARDS = ("", "0.0.0.0", "::")
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
@@ -43,12 +43,9 @@ class ListenError(StartError):
 
 def split(address: str) -> tuple[str, int] | None:
     """Split `host:port` or `[host]:port`; None: it is the path of a unix socket."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit():
-        return None
-    # int() refuses very long texts, even of zeros.
-    number = int(port.lstrip("0")[:6] or "0")
-    if number not in _PORTS:
+    host, _, port = address.rpartition(":")
+    number = port_of(port)
+    if number is None or port == address:
         return None
     if host.startswith("[") and host.endswith("]"):
         return host[1:-1], number
@@ -104,17 +101,14 @@ class Listener:
             self._sock.listen(BACKLOG)  # uvloop would only log an error
         except OSError as error:  # another process, which was starting, too, listens by now
             raise ListenError(_failed(self.text, error)) from error
-        if tls is None:
-            self._server = await listen_on(factory, sock=self._sock, backlog=BACKLOG)
-        else:
-            self._server = await listen_on(
-                factory,
-                sock=self._sock,
-                backlog=BACKLOG,
-                ssl=tls,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS,
-                ssl_shutdown_timeout=CLOSE_SECONDS,
-            )
+        secure: dict[str, Any] = {}
+        if tls is not None:
+            secure = {
+                "ssl": tls,
+                "ssl_handshake_timeout": HANDSHAKE_SECONDS,
+                "ssl_shutdown_timeout": CLOSE_SECONDS,
+            }
+        self._server = await listen_on(factory, sock=self._sock, backlog=BACKLOG, **secure)
 
     def close(self) -> None:
         """Stop accepting connections; a unix socket's file is deleted."""

@@ -606,13 +606,13 @@ def compress(response: web.Response, request: web.BaseRequest) -> None:
     if not (kind.startswith("text/") or kind in TYPES) or "Content-Encoding" in response.headers:
         return
     response.headers["Vary"] = "Accept-Encoding"
-    accepted = taken(request.headers.get("Accept-Encoding", ""))
+    accepted = accepted_codings(request.headers.get("Accept-Encoding", ""))
     coding = next((coding for coding in CODINGS if coding.value in accepted), None)
     if coding is not None:
         response.enable_compression(coding)
 
 
-def taken(accepted: str) -> set[str]:
+def accepted_codings(accepted: str) -> set[str]:
     """Return the codings that a client accepts, from its Accept-Encoding header."""
     parts = [part.replace(" ", "").lower().partition(";q=") for part in accepted.split(",")]
     return {name for name, _, weight in parts if not weight or weight.strip("0.") != ""}

@@ -53,7 +53,7 @@ def read_again(read: Callable[[], T]) -> T | None:
         return None
 
 
-def take(running: T, wanted: T, live: Collection[str]) -> T:
+def apply_live_options(running: T, wanted: T, live: Collection[str]) -> T:
     """Set the log level, and log the options that SIGHUP changes.
 
     Args:

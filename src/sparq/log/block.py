@@ -14,7 +14,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, count
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -125,8 +125,8 @@ CACHE_BYTES: Final = 64 << 20
 ENTRY_OVERHEAD: Final = 600
 """Bytes that an entry costs in addition to its blocks (measured, rounded up)."""
 
-Key = tuple[int, int]
-"""(the log's number from `new_owner`, first index of the extent)"""
+Key = tuple[object, int]
+"""(an object that stands for the log, first index of the extent)"""
 
 
 class CachedBlocks:
@@ -140,17 +140,10 @@ class CachedBlocks:
 
     __slots__ = ("blocks", "cost_bytes", "evicted")
 
-    def __init__(self, blocks: list[Block]) -> None:
+    def __init__(self, blocks: list[Block], *, evicted: bool = False) -> None:
         self.blocks = blocks
         self.cost_bytes = ENTRY_OVERHEAD + sum(block.cost_bytes for block in blocks)
-        self.evicted = False
-
-
-def nothing() -> CachedBlocks:
-    """Return an empty entry that belongs to no cache."""
-    entry = CachedBlocks([])
-    entry.evicted = True
-    return entry
+        self.evicted = evicted
 
 
 class BlockCache:
@@ -160,11 +153,6 @@ class BlockCache:
         self.limit_bytes = limit_bytes
         self.size_bytes = 0
         self._entries: OrderedDict[Key, CachedBlocks] = OrderedDict()
-        self._owners = count(1)
-
-    def new_owner(self) -> int:
-        """Return a new number, which one log puts in its keys; may be called from any thread."""
-        return next(self._owners)
 
     def get(self, key: Key) -> CachedBlocks | None:
         """Return the entry and mark it as the most recently used."""
@@ -200,7 +188,7 @@ class BlockCache:
         if entry is not None:
             self._let_go(entry)
 
-    def discard_all(self, owner: int, firsts: Iterable[int]) -> None:
+    def discard_all(self, owner: object, firsts: Iterable[int]) -> None:
         """Remove the entries of one log's extents that begin at these indexes."""
         for first in firsts:
             self.discard((owner, first))
@@ -229,11 +217,11 @@ class Tail:
 
     __slots__ = ("_cache", "_joined", "_key", "_owner", "entry")
 
-    def __init__(self, cache: BlockCache, owner: int) -> None:
+    def __init__(self, cache: BlockCache, owner: object) -> None:
         self._cache = cache
         self._owner = owner
         self._key: Key = (owner, -1)
-        self.entry = nothing()
+        self.entry = CachedBlocks([], evicted=True)
         self._joined = 0
 
     def begin(self, block: Block) -> None:
@@ -261,4 +249,4 @@ class Tail:
 
     def forget(self) -> None:
         """Make the next block begin an extent."""
-        self.entry = nothing()
+        self.entry = CachedBlocks([], evicted=True)

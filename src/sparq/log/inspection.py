@@ -8,7 +8,7 @@ and data that cannot be verified is left for a channel's read to report.
 2. A part may be gone from the disk by the time it is read; `LogInspection.has` tells.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -108,34 +108,32 @@ def stored_at(block: Block, index: int, body_bytes: int) -> StoredMessage:
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class LogInspection:
     """Queries on one log; all of them are answered in the event loop."""
 
-    __slots__ = ("_cache", "_index", "_owner", "disk")
-
-    def __init__(self, disk: Disk, index: Index, cache: BlockCache, owner: int) -> None:
-        self.disk = disk
-        self._index = index
-        self._cache = cache
-        self._owner = owner
+    disk: Disk
+    index: Index
+    cache: BlockCache
+    owner: object
 
     def part(self, index: int) -> LogPart | None:
         """Return the part with this index; None: it is not stored."""
-        found = self._index.locate(index)
+        found = self.index.locate(index)
         return None if found is None else self._part(found[0], found[0].extents[found[1]])
 
     def _part(self, segment: Segment, extent: Extent) -> LogPart:
-        entry = self._cache.peek((self._owner, extent.first))
+        entry = self.cache.peek((self.owner, extent.first))
         return LogPart(segment.place(extent), () if entry is None else tuple(entry.blocks))
 
     def has(self, part: LogPart) -> bool:
         """Whether the log still has the file of a part."""
-        return any(segment.path == part.place.path for segment in self._index.files)
+        return any(segment.path == part.place.path for segment in self.index.files)
 
     def parts(self, first: int, end: int, count_max: int) -> list[LogPart]:
         """List up to `count_max` parts that overlap [first, end), in order."""
         parts: list[LogPart] = []
-        for segment, extent in self._index.extents_from(first):
+        for segment, extent in self.index.extents_from(first):
             if extent.first >= end:
                 break
             part = self._part(segment, extent)
@@ -153,7 +151,7 @@ class LogInspection:
     def stored_from(self, first: int, end: int, count: int) -> list[int]:
         """List the first `count` stored indexes in [first, end)."""
         found: list[int] = []
-        for _, extent in self._index.extents_from(first):
+        for _, extent in self.index.extents_from(first):
             if extent.first >= end or len(found) >= count:
                 break
             begin = max(first, extent.first)
@@ -167,12 +165,12 @@ class LogInspection:
             The time (ns since 1970), and whether it is exact; if not, no message of its extent,
             including this one, was published later.
         """
-        found = self._index.locate(index)
+        found = self.index.locate(index)
         if found is None:
             return None
         segment, position = found
         extents = segment.extents
-        entry = self._cache.peek((self._owner, extents.firsts[position]))
+        entry = self.cache.peek((self.owner, extents.firsts[position]))
         for block in entry.blocks if entry is not None else ():
             if block.first <= index < block.end:
                 return stored_at(block, index, 0).time_ns, True
@@ -182,7 +180,7 @@ class LogInspection:
 
     def curve(self) -> Curve:
         """Return what the index says about publish times."""
-        segments = [segment for segment in self._index.files if len(segment.extents)]
+        segments = [segment for segment in self.index.files if len(segment.extents)]
         columns: list[Indexes] = []
         for segment in segments:
             firsts, ends, _, _, sizes, times = segment.extents.rows(0, len(segment.extents))
@@ -256,22 +254,6 @@ class SingleMessageRead(Task):
                     break
                 self.found[index] = stored = stored_at(blocks[at], index, self.body_bytes)
                 room -= len(stored.body)
-
-
-@dataclass(eq=False)
-class Computation(Task):
-    """A task that computes a result from copies, which would take too long in the event loop.
-
-    Attributes:
-        call: computes it; must not raise.
-    """
-
-    call: Callable[[], None]
-    kind = TaskKind.INSPECT
-
-    def execute(self) -> None:
-        """Run the computation."""
-        self.call()
 
 
 def wanted_parts(

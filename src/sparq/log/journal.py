@@ -39,7 +39,7 @@ from sparq.log.commit import Commit, CommitState
 from sparq.log.disk import Disk, DiskError, File, read_bytes, unlink_if_possible
 from sparq.log.segment import DATA_START as SEGMENT_DATA_START
 from sparq.log.segment import NEXT, SUFFIX, decode_header
-from sparq.log.task import Task, TaskKind
+from sparq.log.task import Task
 
 SHARE_MIN: Final = 5
 """With fewer commits, each syncs its own file: four such syncs cost no more than a journal's."""
@@ -92,6 +92,7 @@ class Journal:
 
     Attributes:
         number: the number of the newest journal; 0: there is none.
+        ended: nothing more is added to the journals up to this number.
         cleaned: see the module's text.
         first: the lowest number that this run may delete: earlier journals stay.
         share_min: the minimum number of commits that share a sync.
@@ -99,8 +100,7 @@ class Journal:
     """
 
     def __init__(self, disk: Disk, data_path: str) -> None:
-        self.number = 0
-        self.cleaned = 0
+        self.number = self.ended = self.cleaned = 0
         self.share_min = SHARE_MIN
         self.file_bytes = FILE_BYTES
         self._disk = disk
@@ -217,6 +217,7 @@ class Journal:
         if self._file is not None:
             self._file.close()
             self._file = None
+        self.ended = self.number
 
     def _give_up(self) -> None:
         """Append no more to the newest journal."""
@@ -238,37 +239,6 @@ class Journal:
         self._give_up()
         if is_clean:
             self.clean(self.number)
-
-
-class End(Task):
-    """A task that ends the newest journal: nothing more is added to it.
-
-    Attributes:
-        number: the number of the journal that has ended.
-    """
-
-    kind = TaskKind.COMMIT
-
-    def __init__(self, journal: Journal) -> None:
-        self.number = 0
-        self._journal = journal
-
-    def execute(self) -> None:
-        """End the journal; runs in the thread that commits."""
-        self._journal.end()
-        self.number = self._journal.number
-
-
-class Cleaning(Task):
-    """A task that deletes journals that are not needed any more."""
-
-    def __init__(self, journal: Journal, number: int) -> None:
-        self._journal = journal
-        self._number = number
-
-    def execute(self) -> None:
-        """Delete the journals."""
-        self._journal.clean(self._number)
 
 
 # Recovery

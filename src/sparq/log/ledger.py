@@ -19,6 +19,7 @@ checkpoint plus the ledgers from its generation on, in order. For the files' for
 import errno
 import secrets
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from typing import Final
 
 from sparq.log import block_file
@@ -50,126 +51,107 @@ BESIDE: Final = ".tmp"
 """Suffix of a checkpoint that is being written."""
 
 
+@dataclass(eq=False)
 class LedgerSync(Task):
     """A task that syncs a ledger's files.
 
     Attributes:
         files: files that were appended to since the last sync, the newest last.
+        folder: to be synced, too, since it has a new file; None: it has none.
         mark: the number of records that are written.
     """
 
+    disk: Disk
+    files: list[File]
+    folder: str | None
+    mark: int
     kind = TaskKind.COMMIT  # replies may wait for it, as for a commit
-
-    def __init__(self, disk: Disk, files: list[File], folder: str | None, mark: int) -> None:
-        """`folder`: to be synced, too, since it has a new file; None: it has none."""
-        self._disk = disk
-        self.files = files
-        self._folder = folder
-        self.mark = mark
 
     def execute(self) -> None:
         """Sync the files and the folder."""
         for file in self.files:
             file.sync()
-        if self._folder is not None:
-            self._disk.sync_directory(self._folder)
+        if self.folder is not None:
+            self.disk.sync_directory(self.folder)
 
 
+@dataclass(eq=False)
 class Checkpoint(Task):
     """A task that writes a checkpoint, and deletes the files that it replaces.
 
     Attributes:
+        disk: the disk.
+        directory: the topic's folder.
+        header: the checkpoint's header, with its generation.
+        state: the encoded records.
+        fresh: the ledger of the same generation, just begun.
+        replaced: older ledgers, still open, but not appended to any more.
         mark: the number of records that the state includes.
-        state_bytes, size_bytes: the size of the state's records, and of the file.
+        reserve: space for a full disk.
+        purpose: CHECKPOINT: the state is stored once, and the floor of the reserve may be used.
+        size_bytes: the size of the file, once it is written.
         fresh_failed: whether the new ledger could not be synced.
     """
 
-    def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        header: FileHeader,
-        state: bytes,
-        *,
-        fresh: File,
-        replaced: list[File],
-        mark: int,
-        reserve: Reserve | None,
-        purpose: Purpose,
-    ) -> None:
-        """Prepare the task.
-
-        Args:
-            disk: the disk.
-            directory: the topic's folder.
-            header: the checkpoint's header, with its generation.
-            state: the encoded records.
-            fresh: the ledger of the same generation, just begun.
-            replaced: older ledgers, still open, but not appended to any more.
-            mark: see above.
-            reserve: space for a full disk.
-            purpose: CHECKPOINT: the state is stored once, and the floor of the reserve may be used.
-        """
-        self._disk = disk
-        self._directory = directory
-        self._generation = header.generation
-        self._fresh = fresh
-        self._replaced = replaced
-        self._reserve = reserve
-        self._purpose = purpose
-        self._data = HEADER.encode(header)
-        # Stored twice: one bad sector must not cost all channels. On a full disk it is stored once,
-        # because the reserve sets space aside for one copy only.
-        for _ in range(1 if purpose is Purpose.CHECKPOINT else 2):
-            self._data += block_file.encode_block(state, len(self._data), header.salt)
-        self.mark = mark
-        self.state_bytes = len(state)
-        self.size_bytes = len(self._data)
-        self.fresh_failed = False
+    disk: Disk
+    directory: str
+    header: FileHeader
+    state: bytes
+    fresh: File
+    replaced: list[File]
+    mark: int
+    reserve: Reserve | None
+    purpose: Purpose
+    size_bytes: int = 0
+    fresh_failed: bool = False
 
     def execute(self) -> None:
         """Write a temporary file, sync, rename, sync the folder; only then delete."""
-        disk, reserve, purpose = self._disk, self._reserve, self._purpose
-        path = f"{self._directory}/{CHECKPOINT}{self._generation:08x}"
+        disk, reserve, purpose = self.disk, self.reserve, self.purpose
+        path = f"{self.directory}/{CHECKPOINT}{self.header.generation:08x}"
+        data = HEADER.encode(self.header)
+        # Stored twice: one bad sector must not cost all channels. On a full disk it is stored once,
+        # because the reserve sets space aside for one copy only.
+        for _ in range(1 if purpose is Purpose.CHECKPOINT else 2):
+            data += block_file.encode_block(self.state, len(data), self.header.salt)
+        self.size_bytes = len(data)
         beside = path + BESIDE
         if disk.exists(beside):
             disk.unlink(beside)
         # First the ledger that continues from this state: if it cannot be synced, nothing that was
         # written to it can be acknowledged, and the files before it must stay.
         self.fresh_failed = True
-        self._fresh.sync()
+        self.fresh.sync()
         self.fresh_failed = False
         with closing(
             with_reserve(lambda: disk.create(beside), reserve, BLOCK_BYTES, purpose)
         ) as file:
             try:
-                with_reserve(
-                    lambda: file.append([self._data], 0), reserve, self.size_bytes, purpose
-                )
+                with_reserve(lambda: file.append([data], 0), reserve, len(data), purpose)
                 file.sync()
                 with_reserve(lambda: disk.rename(beside, path), reserve, BLOCK_BYTES, purpose)
             except DiskError:
                 unlink_if_possible(disk, beside)
                 raise
-        disk.sync_directory(self._directory)
+        disk.sync_directory(self.directory)
         # Files that cannot be deleted are deleted at the next start.
         with suppress(DiskError):
             self._delete_older()
 
     def _delete_older(self) -> None:
         """Delete older files; if the reserve was used, it gets their space back."""
-        for name in self._disk.listdir(self._directory):
+        for name in self.disk.listdir(self.directory):
             found = parse_name(name)
-            if found is not None and found[0] < self._generation:
-                self._disk.unlink(f"{self._directory}/{name}")
-        for file in self._replaced:
+            if found is not None and found[0] < self.header.generation:
+                self.disk.unlink(f"{self.directory}/{name}")
+        for file in self.replaced:
             # An open file keeps its disk space even after it was deleted. It is not closed here,
             # since a sync of it may run in another thread. A quota refuses to truncate; then the
             # space is free once the ledger closes the file.
             with suppress(DiskError):
                 file.truncate(0)
-        if self._reserve is not None and self._reserve.is_low:
-            self._reserve.restore()
+        if self.reserve is not None and self.reserve.is_low:
+            self.reserve.restore()
 
 
 class Ledger:
@@ -427,7 +409,7 @@ class Ledger:
         self.written_mark = max(self.written_mark, task.mark)
         self._entry_synced = True
         self._checkpoint_bytes = task.size_bytes
-        self.account.state_bytes = task.state_bytes
+        self.account.state_bytes = len(task.state)
         self.account.ledger_bytes = self.size_bytes
         # If a sync of the new file has failed meanwhile, only another checkpoint has its records.
         if self._poisoned is not self._file:

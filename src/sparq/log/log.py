@@ -125,7 +125,7 @@ class Log(Index):
         self._refused_first: int | None = None
         self._now_ns = now.wall_ns
         self.synced_end, self._cache = self.written_end, cache
-        self._owner = cache.new_owner()
+        self._owner = object()
         self.inspection = LogInspection(place.disk, self, cache, self._owner)
         self._tail = Tail(cache, self._owner)
         self._recent: weakref.ref[Block] | None = None  # returned last; weak: eviction frees it
@@ -468,7 +468,7 @@ class Log(Index):
     def range_read(self, first: int, end: int, max_bytes: int) -> RangeRead:
         """Return a task that reads the batches that overlap [first, end), up to `max_bytes`."""
         places, stop = self.places(first, end, max_bytes)
-        bounds = (first, self.ordinal_at(first)), (stop, self.ordinal_at(stop))
+        bounds = (first, self.ordinal_at(first), stop, self.ordinal_at(stop))
         return RangeRead(self.place.disk, places, *bounds, max_bytes)
 
     def segments(self) -> list[SegmentInfo]:

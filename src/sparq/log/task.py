@@ -7,6 +7,8 @@
    done in the order in which they were created.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 
 from sparq.log.disk import DiskError
@@ -47,3 +49,15 @@ class Task:
 
     def execute(self) -> None:
         """Do the task's work; raises DiskError. A task whose `run` cannot fail has none."""
+
+
+@dataclass(eq=False)
+class FunctionTask(Task):
+    """A task that calls a function, which may raise DiskError."""
+
+    function: Callable[[], None]
+    kind: TaskKind = TaskKind.HOUSEKEEPING
+
+    def execute(self) -> None:
+        """Call the function."""
+        self.function()

@@ -9,14 +9,16 @@ At most one task of each kind is under way; it runs in the housekeeping thread a
 back.
 """
 
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from sparq.log.disk import Disk, DiskError
 from sparq.log.index_file import IndexWrite, path_of
 from sparq.log.segment import CEILING_SPAN, NEXT, ActiveSegment, LogDir, Segment
-from sparq.log.task import Task
+from sparq.log.task import FunctionTask, Task
 from sparq.protocol.layout import FRAME_OVERHEAD
 
 GONE: Final = ".gone"
@@ -79,20 +81,20 @@ class Drop(Task):
                 raise
 
 
-@dataclass(eq=False)
-class LeftoverRemoval(Task):
-    """A task that deletes files left by earlier runs."""
+def erase_all(disk: Disk, paths: Iterable[str]) -> None:
+    """Delete files left by earlier runs; those that cannot be deleted stay to the next start.
 
-    place: LogDir
-    paths: list[str]
-
-    def execute(self) -> None:
-        """Delete the files; those that cannot be deleted are tried again at the next start."""
-        for path in self.paths:
-            try:
-                erase(self.place.disk, path)
-            except DiskError as error:
-                self.error = error
+    Raises:
+        DiskError: one could not be deleted.
+    """
+    failure: DiskError | None = None
+    for path in paths:
+        try:
+            erase(disk, path)
+        except DiskError as error:
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 PREPARE_AT: Final = 0.5
@@ -102,23 +104,23 @@ MESSAGE_BYTES_MIN: Final = FRAME_OVERHEAD + 1 + 4
 NEVER: Final = 1 << 63
 
 
+@dataclass(eq=False)
 class Prepare(Task):
     """A task that creates the empty file of the next segment, durably.
 
     Attributes:
+        first_index: of the segment before it; used only for the file's name.
         path: that file, once it is there.
     """
 
-    def __init__(self, place: LogDir, first_index: int) -> None:
-        """`first_index`: of the segment before it; used only for the file's name."""
-        self._place = place
-        self._first_index = first_index
-        self.path = ""
+    place: LogDir
+    first_index: int
+    path: str = ""
 
     def execute(self) -> None:
         """Create and sync the file."""
-        disk, folder = self._place.disk, self._place.directory
-        stem, number = f"{folder}/{self._first_index:016x}", 0
+        disk, folder = self.place.disk, self.place.directory
+        stem, number = f"{folder}/{self.first_index:016x}", 0
         path = f"{stem}{NEXT}"
         # A file of an attempt that failed may still be there.
         while disk.exists(path):
@@ -130,7 +132,7 @@ class Prepare(Task):
         self.path = path
 
 
-UpkeepTask = Prepare | IndexWrite | LeftoverRemoval
+UpkeepTask = Prepare | IndexWrite | FunctionTask
 
 
 class Upkeep:
@@ -179,7 +181,7 @@ class Upkeep:
         if not self._place.directory:
             return tasks
         if self._leftovers:
-            tasks.append(LeftoverRemoval(self._place, self._leftovers))
+            tasks.append(FunctionTask(partial(erase_all, self._place.disk, self._leftovers)))
             self._leftovers = []
         reserve = self._place.reserve
         is_short = reserve is not None and reserve.is_short

@@ -129,7 +129,9 @@ class Nsqadmin:
             return
         services = self.services
         rights = ("rights",) if services.access.reload(wanted) else ()
-        services.options = hangup.take(services.options, wanted, ("log", "lookupds", *rights))
+        services.options = hangup.apply_live_options(
+            services.options, wanted, ("log", "lookupds", *rights)
+        )
         services.fleet.set_lookupds(services.options.lookupd_http_addresses)
 
 

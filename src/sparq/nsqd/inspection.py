@@ -25,7 +25,8 @@ from sparq.inspection import snapshot as snapshots
 from sparq.inspection import times
 from sparq.inspection.search import Search
 from sparq.inspection.snapshot import UNKNOWN, ChannelSnapshot, MessagePlace, MessageState
-from sparq.log.inspection import Computation, LogPart, SingleMessageRead, wanted_parts
+from sparq.log.inspection import LogPart, SingleMessageRead, wanted_parts
+from sparq.log.task import FunctionTask, TaskKind
 from sparq.nsqd import parameters
 from sparq.nsqd.parameters import shown_time, target_of
 from sparq.nsqd.turns import instant
@@ -277,7 +278,7 @@ class Inspection:
             columns = [one.tolist() for one in taken.places(np.array(indexes, np.int64))]
             places.update((row[0], MessagePlace(*row)) for row in zip(*columns, strict=True))
 
-        await self.run(query.topic, Computation(look_up))
+        await self.run(query.topic, FunctionTask(look_up, TaskKind.INSPECT))
         return ChannelView(taken.now, dict(channel.sessions), places)
 
     def _shown(self, query: MessageQuery, view: ChannelView | None, stored: StoredMessage) -> bytes:
@@ -338,7 +339,7 @@ class Inspection:
             fresh = snapshots.fresh_after(channel, after[1], query.limit)
         held: list[int] = []
         choose = partial(snapshot.page, state, after, query.limit)
-        await self.run(topic, Computation(lambda: held.extend(choose())))
+        await self.run(topic, FunctionTask(lambda: held.extend(choose()), TaskKind.INSPECT))
         indexes = sorted({*fresh, *held})[: query.limit] if fresh else held
         found, covered = await self.read(topic, indexes, query.read_bytes)
         view = await self._view(query, indexes, snapshot)
@@ -430,7 +431,7 @@ class Inspection:
             *(snapshot, query.limit, query.read_bytes),
         )
         if snapshot is not None:
-            await self.run(topic, Computation(search.prepare))
+            await self.run(topic, FunctionTask(search.prepare, TaskKind.INSPECT))
         async with self._searches:
             await self._search_for(topic, search, budget_ms * MILLISECOND / SECOND)
         view = await self._view(query, [stored.index for stored in search.found], snapshot)

@@ -64,7 +64,7 @@ class Reloader:
         live = ("log", "lookupds", *self._take_certificates(wanted), *self._take_policies(wanted))
         live += self._take_lookupd_token(wanted)
         self._take_tokens()
-        self._nsqd.options = hangup.take(self._nsqd.options, wanted, live)
+        self._nsqd.options = hangup.apply_live_options(self._nsqd.options, wanted, live)
         self._peers.set_addresses(wanted.lookupd.tcp_addresses)
 
     def _take_tokens(self) -> None:

@@ -135,7 +135,7 @@ async def serve(
         nonlocal options  # those in force; only the log level can change at run time
         wanted = hangup.read_again(read_again)
         if wanted is not None:
-            options = hangup.take(options, wanted, ("log",))
+            options = hangup.apply_live_options(options, wanted, ("log",))
             daemon.reload()
 
     lifecycle.on_hangup(reload)

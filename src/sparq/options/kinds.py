@@ -132,9 +132,9 @@ def choice(*words: str, name: str = "string") -> Kind:
 
 def _check_listen(value: str) -> None:
     _, colon, port = value.rpartition(":")
-    if not value or "/" in value or (colon and _is_port(port)):
+    if not value or "/" in value or (colon and port_of(port) is not None):
         return
-    if _is_port(value):
+    if port_of(value) is not None:
         raise ValueError(f"is not an address: write :{value} or 127.0.0.1:{value}")
     if colon and port.isdigit():
         raise ValueError(f"has an invalid port: {port} is above {PORT_MAX}")
@@ -145,17 +145,21 @@ def _check_peer(value: str) -> None:
     host, colon, port = value.rpartition(":")
     if "://" in value:
         raise ValueError("is a URL: write host:port")
-    if _is_port(value):
+    if port_of(value) is not None:
         raise ValueError(f"is not an address: write 127.0.0.1:{value}")
     if value and not (colon and host and port):
         raise ValueError("is not an address: write host:port")
-    if port.isdigit() and not _is_port(port):
+    if port.isdigit() and port_of(port) is None:
         raise ValueError(f"has an invalid port: {port} is above {PORT_MAX}")
 
 
-def _is_port(text: str) -> bool:
+def port_of(text: str) -> int | None:
+    """Return a port number; None: the text is none."""
+    if not (text.isascii() and text.isdigit()):
+        return None
     # Six digits are enough to tell, after zeros; int() refuses very long texts.
-    return text.isascii() and text.isdigit() and int(text.lstrip("0")[:6] or "0") <= PORT_MAX
+    port = int(text.lstrip("0")[:6] or "0")
+    return port if port <= PORT_MAX else None
 
 
 STRING = Kind("string", str, _show_string)

@@ -11,7 +11,7 @@ import pytest
 from sparq.log.disk import DiskError
 from sparq.log.log import Log
 from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
-from tests.log.log_operations import commit, open_log, publish, read_all
+from tests.log.log_operations import commit, open_log, publish, read_all, sync
 from tests.log.publish_record import PublishRecord
 
 ROUNDS = 14
@@ -35,11 +35,9 @@ def run(disk: MemoryDisk, clock: ManualClock, record: PublishRecord, *, sync: bo
 def stop(log: Log) -> None:
     """Stop cleanly: sync everything, and again if that fails."""
     for _ in range(2_000):
-        task = log.sync_task()
-        if task is None:
+        if not log.unsynced.batches:
             break
-        task.run()
-        log.finish(task)
+        sync(log)
     log.close()
 
 

@@ -21,13 +21,13 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from sparq.daemon.access import tokens
 from sparq.daemon.access.audit import AuditLog, Outcome, entry_of
 from sparq.daemon.access.rules import EVERYTHING, UNLISTED, Caller, Role, publishes
-from sparq.daemon.access.tokens import Token, TokenFileError
+from sparq.daemon.access.tokens import Token, TokenFileError, Tokens
 from sparq.daemon.address import peer_text
 from sparq.program.lifecycle import StartError
 
@@ -79,40 +79,41 @@ def build(rights: Rights, token: str, files: AccessOptions) -> Access | None:
         raise StartError(f"--token-file: {error}") from None
 
 
+@dataclass(eq=False)
 class Access:
     """The access checks of one daemon.
 
     Attributes:
+        rights: the daemon's table of rights.
+        token: the token of `--http-token`; empty: none.
+        token_file: the path of the token file; empty: there is none.
+        audit: the audit log; None: there is none.
+        now: returns seconds since the epoch.
         tokens: the tokens of the file; None: there is no file.
         refused: number of refused requests, by reason.
     """
 
-    def __init__(
-        self,
-        rights: Rights,
-        *,
-        token: str = "",
-        token_file: str = "",
-        audit: AuditLog | None = None,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        """`token`: the token of `--http-token`. `now`: returns seconds since the epoch.
+    rights: Rights
+    _: KW_ONLY
+    token: str = ""
+    token_file: str = ""
+    audit: AuditLog | None = None
+    now: Callable[[], float] = time.time
+    tokens: Tokens | None = field(default=None, init=False)
+    refused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0), init=False)
+
+    def __post_init__(self) -> None:
+        """Read the token file.
 
         Raises:
-            TokenFileError: the token file cannot be used.
+            TokenFileError: it cannot be used.
         """
-        self.refused = dict.fromkeys(REASONS, 0)
-        self.now = now
-        self.tokens = tokens.read(token_file) if token_file else None
-        self._rights = rights
-        self._token = token
-        self._path = token_file
-        self._audit = audit
+        self.tokens = tokens.read(self.token_file) if self.token_file else None
 
     @property
     def needs_token(self) -> bool:
         """Whether some requests need a token."""
-        return bool(self._token) or self.tokens is not None
+        return bool(self.token) or self.tokens is not None
 
     def reload(self) -> bool:
         """Read the token file again.
@@ -123,7 +124,7 @@ class Access:
         if self.tokens is None:
             return False
         try:
-            self.tokens = found = tokens.read(self._path)
+            self.tokens = found = tokens.read(self.token_file)
         except TokenFileError as error:
             logger.error("SIGHUP: keeping the old tokens: --token-file: %s", error)
             return False
@@ -132,8 +133,8 @@ class Access:
 
     async def close(self) -> None:
         """Write all pending audit entries."""
-        if self._audit is not None:
-            await self._audit.close()
+        if self.audit is not None:
+            await self.audit.close()
 
     # Who sends a request
 
@@ -172,18 +173,18 @@ class Access:
         Raises:
             RefusedError: it is not allowed; that is counted and recorded.
         """
-        needs = self._rights.get((route.method, route.path), UNLISTED)
+        needs = self.rights.get((route.method, route.path), UNLISTED)
         request = call.request
         peer = request.transport.get_extra_info("peername") if request.transport else None
         shown = tokens.shown(request.headers.getall("Authorization", ()))
         caller = self.identify(shown, peer_text(peer), request.headers.get("User-Agent", ""))
-        if self._token and shown and tokens.is_same(shown, self._token):
+        if self.token and shown and tokens.is_same(shown, self.token):
             caller = replace(
                 caller, name=tokens.MASTER, via="token", grants=EVERYTHING, reason=FORBIDDEN
             )
         if self.tokens is None:
             shows_figures = all(need.role in Role.READ for need in needs)
-            is_open = not self._token or (route.method == "GET" and shows_figures)
+            is_open = not self.token or (route.method == "GET" and shows_figures)
             is_met = is_open or caller.name == tokens.MASTER
         else:
             is_met = all(need.is_met(caller.grants, call.named) for need in needs)
@@ -225,9 +226,9 @@ class Access:
         """
         reason = reason or caller.reason
         self.refused[reason] += 1
-        if self._audit is not None:
+        if self.audit is not None:
             entry = entry_of(caller, action, "refused", detail=detail or reason, **facts)
-            self._audit.refused(entry, kind or action)
+            self.audit.refused(entry, kind or action)
 
     async def note(self, route: Route, call: Call, code: str, *, is_refused: bool) -> None:
         """Record a request that was to change something.
@@ -237,9 +238,9 @@ class Access:
             code: the error code of its answer; empty: it is done.
             is_refused: whether the handler refused it because of its effect (`allows`).
         """
-        needs = self._rights.get((route.method, route.path), UNLISTED)
+        needs = self.rights.get((route.method, route.path), UNLISTED)
         caller, action = call.caller, f"{route.method} {route.path}"
-        if self._audit is None or caller is None or route.method == "GET" or publishes(needs):
+        if self.audit is None or caller is None or route.method == "GET" or publishes(needs):
             return
         facts = _facts(call)
         if is_refused:
@@ -251,7 +252,7 @@ class Access:
         # write itself goes on (`AuditLog.record`).
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WRITTEN_SECONDS):
-                await self._audit.record(entry)
+                await self.audit.record(entry)
 
 
 def _facts(call: Call) -> dict[str, Any]:

@@ -163,12 +163,12 @@ def page_of(lines: Iterator[tuple[str, bytes]], limit: int, wanted: Wanted) -> A
     return page
 
 
+@dataclass(frozen=True, slots=True)
 class AuditFile:
     """The files of one audit log."""
 
-    def __init__(self, path: str, file_bytes_max: int = FILE_BYTES_MAX) -> None:
-        self.path = path
-        self._file_bytes_max = file_bytes_max
+    path: str
+    file_bytes_max: int = FILE_BYTES_MAX
 
     def append(self, line: bytes = b"") -> None:
         """Write one line durably; without one, only check that entries can be written.
@@ -178,7 +178,7 @@ class AuditFile:
         """
         with contextlib.suppress(FileNotFoundError):
             size = os.lstat(self.path).st_size
-            if size and size + len(line) > self._file_bytes_max:
+            if size and size + len(line) > self.file_bytes_max:
                 self._rotate()
         file = self._open()
         try:

@@ -27,7 +27,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from sparq.daemon.access.rules import ADMINS_WORDS, Caller, Role
-from sparq.daemon.http import Call, HttpError, taken
+from sparq.daemon.http import Call, HttpError, accepted_codings
 from sparq.nsqadmin import actions, words
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.watch.attention import channel_link, node_link, topic_link
@@ -363,6 +363,6 @@ def serve_asset(call: Call, name: str = "") -> web.Response:
     }
     if call.request.headers.get("If-None-Match") == headers["ETag"]:
         return web.Response(status=304, headers=headers)
-    if "gzip" not in taken(call.request.headers.get("Accept-Encoding", "")):
+    if "gzip" not in accepted_codings(call.request.headers.get("Accept-Encoding", "")):
         return web.Response(body=asset.body, headers=headers)
     return web.Response(body=asset.compressed, headers=headers | {"Content-Encoding": "gzip"})
