@@ -97,7 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(not write_stdout(f"{version_line('sparq')}\n"))
     near = suggestion(name, COMMANDS) if name else ""
     what = f"unknown command {shown(name)}" if name else "a command is missing"
-    raise flags.end("sparq", f"{what}{near or f': use {one_of(COMMANDS)}'}", is_daemon=False)
+    raise flags.exit_after_mistake(
+        "sparq", f"{what}{near or f': use {one_of(COMMANDS)}'}", is_daemon=False
+    )
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -24,7 +24,7 @@ class DebugDaemon:
 
     def __init__(self) -> None:
         self.debug = Debug()
-        self.site = Site(self.debug.all_routes())
+        self.site = Site(self.debug.routes(of_nsqd=True))
         self.listener = listen("127.0.0.1:0")
 
     async def ask(self, method: str, target: str) -> Answer:

@@ -7,7 +7,7 @@ import pytest
 from sparq.options.declare import differing, flags_of
 from sparq.options.mistakes import Mistake
 from sparq.options.units import SECOND
-from sparq.program.flags import end, help_page, parse_again, warn
+from sparq.program.flags import exit_after_mistake, help_page, parse_again, warn
 from tests.program.sample import FATAL, Options, file, options, refused
 
 NO_FLAG = "is not a flag: remove it, or write it as a flag's value, --name=value"
@@ -293,8 +293,8 @@ def test_a_daemon_ends_with_a_log_line_and_a_tool_with_its_name(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A daemon ends with a FATAL log line, a tool with its name; both with status 1."""
-    assert 1 == end("nsqd", "it is wrong", is_daemon=True).code
-    assert 1 == end("to_nsq", "it is wrong", is_daemon=False).code
+    assert 1 == exit_after_mistake("nsqd", "it is wrong", is_daemon=True).code
+    assert 1 == exit_after_mistake("to_nsq", "it is wrong", is_daemon=False).code
     warn("nsqd", "it is odd")
 
     first, second, third = capsys.readouterr().err.splitlines()

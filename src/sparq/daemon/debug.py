@@ -107,8 +107,8 @@ class Debug:
         self._busy = False
         self._watch: LoopWatch | None = None
 
-    def routes(self) -> list[Route]:
-        """Return the routes of every daemon."""
+    def routes(self, *, of_nsqd: bool = False) -> list[Route]:
+        """Return the routes of every daemon, and with `of_nsqd` those of nsqd only."""
         pages = {
             "profile": self.profile,
             "heap": self.heap,
@@ -117,18 +117,14 @@ class Debug:
             "block": lambda _call: counted(self._watch.stacks) if self._watch else "",
         }
         index = "".join(f"/debug/pprof/{name}\n" for name in pages)
-        return [
+        found = [
             Route("GET", f"/debug/pprof/{name}", handler, plain=True)
             for name, handler in {"": lambda _call: index, **pages}.items()
         ]
-
-    def all_routes(self) -> list[Route]:
-        """Return the routes of every daemon and those of nsqd only."""
-        return [
-            *self.routes(),
-            Route("PUT", "/debug/setblockrate", self.set_block_rate, plain=True),
-            Route("POST", "/debug/freememory", self.free_memory, plain=True),
-        ]
+        if of_nsqd:
+            found.append(Route("PUT", "/debug/setblockrate", self.set_block_rate, plain=True))
+            found.append(Route("POST", "/debug/freememory", self.free_memory, plain=True))
+        return found
 
     async def profile(self, call: Call) -> str:
         """Sample the threads' stacks for the next `seconds`."""

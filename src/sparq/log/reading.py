@@ -328,7 +328,7 @@ class RangeRead(Task):
         present, self.next_index = 0, self.end
         try:
             for place in joined:
-                taken, stopped = self._take(read_extent(self.disk, place), place)
+                taken, stopped = self._collect(read_extent(self.disk, place), place)
                 present += taken
                 if stopped is not None:
                     self.next_index, self.end_ordinal = stopped
@@ -339,7 +339,7 @@ class RangeRead(Task):
             raise
         self.lost = self.end_ordinal - self.first_ordinal - present
 
-    def _take(self, data: bytes, place: Stretch) -> tuple[int, tuple[int, int] | None]:
+    def _collect(self, data: bytes, place: Stretch) -> tuple[int, tuple[int, int] | None]:
         """Take the batches of some extents.
 
         Returns:

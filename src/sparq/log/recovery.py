@@ -246,7 +246,7 @@ def _read_headers(
                     )
                 )
                 bad = None
-            _take(file, segment, offset, header, found)
+            _add_batch(file, segment, offset, header, found)
             index, ordinal = header.end_index, header.end_ordinal
         if bad is not None:
             size = bad[1] - bad[0]
@@ -268,7 +268,9 @@ def scan_again(disk: Disk, segment: Segment, limit: int) -> Rescan:
     return Rescan(fresh.extents, found.damage)
 
 
-def _take(file: File, segment: Segment, offset: int, header: BatchHeader, found: Recovered) -> None:
+def _add_batch(
+    file: File, segment: Segment, offset: int, header: BatchHeader, found: Recovered
+) -> None:
     """Add a batch."""
     segment.extents.append(
         Extent(

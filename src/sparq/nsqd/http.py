@@ -192,7 +192,7 @@ class NsqdEndpoints:
             *DrainRoutes(self._nsqd).routes(),
             Route("GET", "/config/:opt", self.read_option),
             Route("PUT", "/config/:opt", self.write_option),
-            *(self.debug.all_routes() if self._nsqd.options.http.debug_routes else ()),
+            *(self.debug.routes(of_nsqd=True) if self._nsqd.options.http.debug_routes else ()),
         ]
 
     # Health, information, statistics

@@ -16,7 +16,14 @@ from typing import Any, Final
 
 from sparq.options.mistakes import Mistake
 from sparq.pipeline.settings import Settings, SettingsError, flags
-from sparq.program.flags import built, pairs_of, read, read_file, status_of, unknown_keys
+from sparq.program.flags import (
+    built,
+    pairs_of,
+    read_command_line,
+    read_file,
+    status_of,
+    unknown_keys,
+)
 
 PROGRAM: Final = "sparq pipeline"
 APPLICATION: Final = "sparq.pipeline.app"
@@ -44,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str]) -> Settings:
     """The settings of a command line and its file. Raises Mistake; SystemExit: after `--help`."""
     words = ["--publish=false" if word == "--no-publish" else word for word in arguments]
-    given = read(PROGRAM, words, flags(), INTRODUCTION.__add__)
+    given = read_command_line(PROGRAM, words, flags(), INTRODUCTION.__add__)
     settings = built(Settings, flags(), values_of(given.path), given)
     if not settings.lookupd_http_addresses and not settings.files:
         raise SettingsError(f"--lookupd-http-address is missing: see {PROGRAM} --help")

@@ -50,7 +50,7 @@ _BOOLEANS = ("true", "false", "t", "f", "1", "0")
 # daemon writes it as a FATAL log line, where its operator looks; a tool writes it after its name.
 
 
-def end(program: str, sentence: str, *, is_daemon: bool) -> SystemExit:
+def exit_after_mistake(program: str, sentence: str, *, is_daemon: bool) -> SystemExit:
     """Write the sentence to stderr; return the exception that ends the program with status 1."""
     if is_daemon:
         sys.stderr.write(f"{line(f'[{program}] ', logging.CRITICAL, sentence)}\n")
@@ -103,7 +103,7 @@ class Given(NamedTuple):
         return next((text for flag, text in reversed(self.texts) if flag is CONFIG), "")
 
 
-def read(
+def read_command_line(
     program: str,
     arguments: Sequence[str] | None,
     flags: Iterable[Flag],
@@ -120,7 +120,7 @@ def read(
         flags: the program's own flags.
         page: makes what `--help` prints of the page about the flags.
         takes_file: whether there is a `--config` flag.
-        takes_words: see `split`.
+        takes_words: see `split_command_line`.
 
     Raises:
         Mistake: a flag is unknown, malformed or lacks its value.
@@ -129,7 +129,7 @@ def read(
     always = (CONFIG, HELP, VERSION) if takes_file else (HELP, VERSION)
     known = {flag.name: flag for flag in (*flags, *always)}
     given = sys.argv[1:] if arguments is None else arguments
-    texts, words = split(program, given, known, takes_words=takes_words)
+    texts, words = split_command_line(program, given, known, takes_words=takes_words)
     asked = _values([each for each in texts if each[0] in (HELP, VERSION)])
     if asked.get("help"):
         raise SystemExit(0 if write_stdout(page(help_page(program, known.values()))) else 1)
@@ -141,7 +141,7 @@ def read(
     return Given(texts, stray=_stray(words[0], last, known))
 
 
-def split(
+def split_command_line(
     program: str, arguments: Sequence[str], flags: Mapping[str, Flag], *, takes_words: bool = False
 ) -> tuple[list[tuple[Flag, str]], list[str]]:
     """Split a command line into flags with their texts, in order, and other words.
@@ -331,10 +331,10 @@ def parse(
     """
     flags = flags_of(options_class)
     try:
-        given = read(program, arguments, flags, about.__add__, takes_file=takes_file)
+        given = read_command_line(program, arguments, flags, about.__add__, takes_file=takes_file)
         options, tolerated = combined(options_class, flags, given)
     except Mistake as error:
-        raise end(program, str(error), is_daemon=takes_file) from None
+        raise exit_after_mistake(program, str(error), is_daemon=takes_file) from None
     for sentence in tolerated:
         warn(program, f"{sentence} (ignored because of --go-compatible)")
     return options
@@ -347,7 +347,7 @@ def parse_again(options_class: type[T], program: str, arguments: Sequence[str]) 
         Mistake: the file cannot be used; the text is one sentence.
     """
     flags = flags_of(options_class)
-    return combined(options_class, flags, read(program, arguments, flags))[0]
+    return combined(options_class, flags, read_command_line(program, arguments, flags))[0]
 
 
 def combined(options_class: type[T], flags: Sequence[Flag], given: Given) -> tuple[T, list[str]]:

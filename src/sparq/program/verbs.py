@@ -88,7 +88,7 @@ def read(
     if name not in verbs:
         near = suggestion(name, verbs) or f": use {one_of(verbs)}"
         sentence = f"there is no verb {shown(name)}{near}"
-        raise flags.end(program, sentence, is_daemon=False)
+        raise flags.exit_after_mistake(program, sentence, is_daemon=False)
     whole, verb = f"{program} {name}", verbs[name]
     known = flags_of(verb.options)
 
@@ -101,7 +101,7 @@ def read(
         return f"{usage}\n\n{filled}\n\nexamples:\n{examples}\n{rest}"
 
     try:
-        given = flags.read(
+        given = flags.read_command_line(
             *(whole, arguments[1:], known, page_of), takes_file=False, takes_words=True
         )
         options, _ = flags.combined(verb.options, known, given)
@@ -109,5 +109,5 @@ def read(
             words = " ".join(map(shown, given.words[:5])) or "nothing"
             raise Mistake(f"takes {verb.words or 'no words'}, not {words}")
     except Mistake as error:
-        raise flags.end(whole, str(error), is_daemon=False) from None
+        raise flags.exit_after_mistake(whole, str(error), is_daemon=False) from None
     return ParsedCommand(name, given.words, options, given.texts)

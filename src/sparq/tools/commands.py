@@ -417,7 +417,7 @@ def nsq_check(arguments: Sequence[str] | None = None) -> int:
         return f"Checks the data path of an nsqd that does not run.\n\n{usage}"
 
     try:
-        given = flags.read(
+        given = flags.read_command_line(
             *("nsq_check", arguments, known, page), takes_file=False, takes_words=True
         )
         options, _ = flags.combined(CheckOptions, known, given)

@@ -26,7 +26,7 @@ from sparq.daemon.files import sync_folder
 from sparq.options.declare import option
 from sparq.options.mistakes import shown
 from sparq.program import verbs
-from sparq.program.flags import end
+from sparq.program.flags import exit_after_mistake
 from sparq.program.stdout import write_stdout
 from sparq.program.verbs import ParsedCommand, Verb
 
@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _refusal(request: ParsedCommand, sentence: str) -> SystemExit:
-    return end(f"{PROGRAM} {request.verb}", sentence, is_daemon=False)
+    return exit_after_mistake(f"{PROGRAM} {request.verb}", sentence, is_daemon=False)
 
 
 def _make(request: ParsedCommand, form: Form) -> int:

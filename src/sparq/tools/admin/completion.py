@@ -25,7 +25,7 @@ from sparq.options.declare import flags_of
 from sparq.options.kinds import BOOL
 from sparq.options.mistakes import Mistake
 from sparq.options.units import SECOND
-from sparq.program.flags import HELP, Given, combined, split
+from sparq.program.flags import HELP, Given, combined, split_command_line
 from sparq.program.stdout import write_stdout
 from sparq.protocol.names import is_valid_name
 from sparq.tools.admin.job import Job
@@ -188,7 +188,7 @@ async def _of_admin(words: Sequence[str]) -> list[str]:
         flags = [f"--{flag.name}" + ("" if flag.kind is BOOL else "=") for flag in (*known, HELP)]
         return _beginning(flags, f"--{name}")
     by_name = {flag.name: flag for flag in known}
-    texts, given = split(f"{PROGRAM} {verb}", rest, by_name, takes_words=True)
+    texts, given = split_command_line(f"{PROGRAM} {verb}", rest, by_name, takes_words=True)
     usage = POLICIES if verb == "policies" else VERBS[verb].words
     kinds = usage.replace("[", "").replace("]", "").split()
     if len(given) >= len(kinds) or (verb == "policies" and given and given[0] != "show"):
