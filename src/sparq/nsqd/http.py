@@ -421,7 +421,9 @@ class NsqdEndpoints:
             "broadcast_tcp_port": options.lookupd.broadcast_tcp_port or nsqd.tcp_port,
             "broadcast_http_port": options.lookupd.broadcast_http_port or nsqd.http_port,
         }
-        value = determined.get(name, flags[name].value(options))
+        value, unit = determined.get(name, flags[name].value(options)), flags[name].kind.unit
+        if unit > 1:
+            value *= unit  # Go's durations are nanoseconds
         return _SHOWN[name](value) if name in _SHOWN else value
 
     async def _change(self, topic: str, apply: Callable[..., T]) -> T:
