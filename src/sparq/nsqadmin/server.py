@@ -36,7 +36,6 @@ from sparq.nsqadmin.notify import Notifier
 from sparq.nsqadmin.options import NsqadminOptions, base_of, check
 from sparq.nsqadmin.pages import site as pages
 from sparq.nsqadmin.services import Services
-from sparq.nsqadmin.v2 import export  # noqa: F401 # adds its endpoint
 from sparq.nsqadmin.v2.routes import ENDPOINTS
 from sparq.nsqadmin.watch.watch import ClusterWatch
 from sparq.options.units import SECOND

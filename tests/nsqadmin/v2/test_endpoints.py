@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.nsqadmin.v2.conftest import Api
+from tests.nsqadmin.v2.conftest import Api, snapshot_where
 
 QUESTIONS: list[tuple[str, dict[str, str], int, str]] = [
     ("/topics", {"limit": "x"}, 400, "INVALID_ARG_LIMIT: use a number from 1 to 1000"),
@@ -32,6 +32,7 @@ QUESTIONS: list[tuple[str, dict[str, str], int, str]] = [
 
 async def test_invalid_requests_are_refused(api: Api) -> None:
     """Each invalid request is refused with a code and, for some, an explanation."""
+    await snapshot_where(api, "/topics", lambda result: result["total"])
     for path, query, status, words in QUESTIONS:
         answer = await api.get(path, status, **query)
         assert answer["message"].startswith(words), (path, query)

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from sparq.nsqadmin.v2.export import csv_lines, harmless, incomplete, json_lines
+from sparq.nsqadmin.v2.routes import csv_lines, harmless, incomplete, json_lines
 from tests.nsqadmin.fake import FakeNode
 from tests.nsqadmin.nsqds import fill
 from tests.nsqadmin.v2.conftest import Api, snapshot_where

@@ -8,6 +8,7 @@ bodies. Unknown values and infinite numbers are null.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, get_type_hints
@@ -136,8 +137,8 @@ class ApiEndpoint:
     Attributes:
         role: the role that it needs at least.
         path: below `PREFIX`; parts such as `:topic` are parameters.
-        words: a description for users.
-        handler: returns the answer, of the type that it names; Any: the answer is not JSON.
+        handler: returns the answer, of the type that it names; Any: the answer is not JSON. The
+            first line of its docstring describes the endpoint for users.
         parameters: the parameters of its query.
         body: the type of its JSON body; None if it has no body.
         media: content types of its answers other than JSON.
@@ -147,7 +148,6 @@ class ApiEndpoint:
     role: Role
     method: str
     path: str
-    words: str
     handler: Handler
     parameters: tuple[Parameter, ...]
     body: Any = None
@@ -184,12 +184,12 @@ class ApiEndpoints(list[ApiEndpoint]):
     """A list of endpoints; `add` decorates the handler of each."""
 
     def add(
-        self, role: Role, method: str, path: str, words: str, *parameters: Parameter, **more: Any
+        self, role: Role, method: str, path: str, *parameters: Parameter, **more: Any
     ) -> Callable[[Handler], Handler]:
         """Return a decorator that adds an endpoint; the arguments are fields of `ApiEndpoint`."""
 
         def added(handler: Handler) -> Handler:
-            self.append(ApiEndpoint(role, method, path, words, handler, parameters, **more))
+            self.append(ApiEndpoint(role, method, path, handler, parameters, **more))
             return handler
 
         return added
@@ -214,6 +214,8 @@ async def json_body(call: Call, kind: type[T]) -> T:
 
 
 # The OpenAPI document
+
+_PARAMETER: Final = re.compile(r":(\w+)")
 
 ERRORS: Final = {
     400: "invalid request",
@@ -254,39 +256,34 @@ def document(endpoints: Iterable[ApiEndpoint], base: str, *types: Any) -> dict[s
     kinds = [ApiError, *kinds, *types]
     found, schemas = schemas_of(kinds)
     schema_of = {str(kind): schema for kind, schema in zip(kinds, found, strict=True)}
+
+    def as_json(kind: Any) -> dict[str, Any]:
+        return {"application/json": {"schema": schema_of[str(kind)]}}
+
     paths: dict[str, dict[str, Any]] = {}
     for one in every:
-        named = [part[1:] for part in one.path.split("/") if part.startswith(":")]
-        of_path = [
+        path, method = _PARAMETER.sub(r"{\1}", one.path), one.method.lower()
+        named = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in named
+            for name in _PARAMETER.findall(one.path)
         ]
         content: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in one.media}
-        if one.answer is not Any:
-            content["application/json"] = {"schema": schema_of[str(one.answer)]}
-        refused = {"application/json": {"schema": schema_of[str(ApiError)]}}
+        content |= {} if one.answer is Any else as_json(one.answer)
         failures = ERRORS | (UNWRITTEN if one.writes else {})
-        words = one.path.replace(":", "by_").replace(".", "_").replace("-", "_").strip("/")
+        refused = {
+            str(status): {"description": why, "content": as_json(ApiError)}
+            for status, why in failures.items()
+        }
+        words = re.sub(r"\W", "_", one.path.replace(":", "by_").strip("/"))
         operation: dict[str, Any] = {
-            "summary": one.words,
-            "operationId": f"{one.method.lower()}_{words.replace('/', '_')}",
-            "parameters": [*of_path, *(each.schema() for each in one.parameters)],
-            "responses": {
-                "200": {"description": "the answer", "content": content},
-                **{
-                    str(status): {"description": why, "content": refused}
-                    for status, why in failures.items()
-                },
-            },
+            "summary": (one.handler.__doc__ or "").splitlines()[0],
+            "operationId": f"{method}_{words}",
+            "parameters": [*named, *(each.schema() for each in one.parameters)],
+            "responses": {"200": {"description": "the answer", "content": content}, **refused},
         }
         if one.body is not None:
-            body = {"application/json": {"schema": schema_of[str(one.body)]}}
-            operation["requestBody"] = {"required": True, "content": body}
-        path = "/".join(
-            f"{{{part[1:]}}}" if part.startswith(":") else part
-            for part in (PREFIX + one.path).split("/")
-        )
-        paths.setdefault(path, {})[one.method.lower()] = operation
+            operation["requestBody"] = {"required": True, "content": as_json(one.body)}
+        paths.setdefault(PREFIX + path, {})[method] = operation
     return {
         "openapi": "3.1.0",
         "info": {

@@ -13,19 +13,25 @@
 6. Dead letters are sent back with the action `copy_message` or `redrive_message`, `BATCH` messages
    at a time, so that each entry of the audit log names all of its messages. Letters that were sent
    back stay in their topic and are marked.
-7. The OpenAPI document is public: it describes the API and reveals nothing about the cluster. A
+7. In CSV, a text that a spreadsheet would take for a formula (it begins with `=`, `+`, `-`, `@`, a
+   tab or a line end) gets an apostrophe in front.
+8. The OpenAPI document is public: it describes the API and reveals nothing about the cluster. A
    test checks every answer against it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict
+import csv
+import io
+import json
+import math
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from sparq.cluster import draining, policies
 from sparq.cluster.actions import Report
@@ -34,8 +40,8 @@ from sparq.cluster.draining import DrainProgress
 from sparq.cluster.figures import DELIVERY, STATES, SelectionResult, checked
 from sparq.cluster.figures import Amount as Count
 from sparq.cluster.fleet import UnknownNode
-from sparq.cluster.messages import NodeMessage
-from sparq.cluster.rows import BY_NAME, LIMIT_MAX, ChannelRow, TopicRow, page_of
+from sparq.cluster.messages import Message, NodeMessage
+from sparq.cluster.rows import BY_NAME, LIMIT_MAX, ChannelRow, TopicRow, in_order, page_of
 from sparq.cluster.rows import LIMIT as ROWS
 from sparq.cluster.upstream import UpstreamError
 from sparq.daemon.access.audit import FILTERS
@@ -58,6 +64,7 @@ from sparq.nsqadmin.v2.endpoints import (
     ApiEndpoints,
     ApiRequest,
     ApiStruct,
+    Handler,
     Parameter,
     document,
 )
@@ -78,8 +85,9 @@ ENDPOINTS: Final = ApiEndpoints()
 Errors: TypeAlias = dict[str, str]
 
 
-@ENDPOINTS.add(Role.NONE, "GET", "/openapi.json", "this document")
+@ENDPOINTS.add(Role.NONE, "GET", "/openapi.json")
 async def _document(ask: ApiRequest) -> dict[str, Any]:
+    """This document."""
     return document(ENDPOINTS, ask.services.url(""), NodeMessage)
 
 
@@ -240,14 +248,9 @@ def _page(ask: ApiRequest, rows: Sequence[Any], **of: str) -> dict[str, Any]:
         raise HttpError(400, f"INVALID_ARG_SORT: {error}") from None
 
 
-@ENDPOINTS.add(
-    Role.READ,
-    "GET",
-    "/overview",
-    "the cluster in one answer: totals, notices, largest topics and channels",
-    AFTER_NUMBER,
-)
+@ENDPOINTS.add(Role.READ, "GET", "/overview", AFTER_NUMBER)
 async def _overview(ask: ApiRequest) -> ApiOverview:
+    """The cluster in one answer: totals, notices, largest topics and channels."""
     snapshot, stamp = await _snapshot(ask)
     return ApiOverview(
         **stamp,
@@ -262,8 +265,9 @@ async def _overview(ask: ApiRequest) -> ApiOverview:
     )
 
 
-@ENDPOINTS.add(Role.READ, "GET", "/attention", "notices about what needs attention", AFTER_NUMBER)
+@ENDPOINTS.add(Role.READ, "GET", "/attention", AFTER_NUMBER)
 async def _attention(ask: ApiRequest) -> ApiAttention:
+    """Notices about what needs attention."""
     snapshot, stamp = await _snapshot(ask)
     return ApiAttention(**stamp, notices=snapshot.notices)
 
@@ -272,12 +276,12 @@ async def _attention(ask: ApiRequest) -> ApiAttention:
     Role.READ,
     "GET",
     "/history",
-    "figures of the last hour: of the cluster, a topic, a channel or a node",
     Parameter("topic", "for this topic"),
     Parameter("channel", "for this channel of `topic`"),
     Parameter("node", "for this node; default: the whole cluster"),
 )
 async def _history(ask: ApiRequest) -> dict[str, Sequence[float | None]]:
+    """Figures of the last hour: of the cluster, a topic, a channel or a node."""
     topic, channel, node = ask["topic"], ask["channel"], ask["node"]
     of: tuple[str, ...] = ("channel", topic, channel) if channel else ("topic", topic)
     if not topic:
@@ -286,8 +290,9 @@ async def _history(ask: ApiRequest) -> dict[str, Sequence[float | None]]:
     return {"time": found.times, **found.values}
 
 
-@ENDPOINTS.add(Role.READ, "GET", "/topics", "topics", _sort("name"), *PAGED)
+@ENDPOINTS.add(Role.READ, "GET", "/topics", _sort("name"), *PAGED)
 async def _topics(ask: ApiRequest) -> ApiTopicPage:
+    """Topics."""
     snapshot, stamp = await _snapshot(ask)
     return ApiTopicPage(**stamp, **_page(ask, snapshot.topics))
 
@@ -296,20 +301,21 @@ async def _topics(ask: ApiRequest) -> ApiTopicPage:
     Role.READ,
     "GET",
     "/channels",
-    "channels",
     Parameter("topic", "only channels of this topic"),
     STATE,
     _sort("name"),
     *PAGED,
 )
 async def _channels(ask: ApiRequest) -> ApiChannelPage:
+    """Channels."""
     snapshot, stamp = await _snapshot(ask)
     page = _page(ask, snapshot.channels, **ask.some("topic", "state"))
     return ApiChannelPage(**stamp, **page)
 
 
-@ENDPOINTS.add(Role.READ, "GET", "/nodes", "nodes", _sort("hostname"), *PAGED)
+@ENDPOINTS.add(Role.READ, "GET", "/nodes", _sort("hostname"), *PAGED)
 async def _nodes(ask: ApiRequest) -> ApiNodePage:
+    """Nodes."""
     snapshot, stamp = await _snapshot(ask)
     return ApiNodePage(**stamp, **_page(ask, snapshot.nodes))
 
@@ -318,13 +324,13 @@ async def _nodes(ask: ApiRequest) -> ApiNodePage:
     Role.READ,
     "GET",
     "/clients",
-    "consumers, grouped by host and user agent",
     Parameter("topic", "only consumers of this topic"),
     Parameter("channel", "only consumers of this channel; needs `topic`"),
     _sort("-connections"),
     *PAGED,
 )
 async def _clients(ask: ApiRequest) -> ApiClientPage:
+    """Consumers, grouped by host and user agent."""
     _, stamp = await _snapshot(ask)
     watch = ask.services.watch
     if ask["topic"]:
@@ -334,8 +340,9 @@ async def _clients(ask: ApiRequest) -> ApiClientPage:
     return ApiClientPage(**stamp, **_page(ask, found))
 
 
-@ENDPOINTS.add(Role.READ, "GET", "/topics/:topic", "one topic", AFTER_NUMBER)
+@ENDPOINTS.add(Role.READ, "GET", "/topics/:topic", AFTER_NUMBER)
 async def _topic(ask: ApiRequest) -> ApiTopicDetail:
+    """One topic."""
     snapshot, stamp = await _snapshot(ask)
     topic = snapshot.topics.find(ask["topic"])
     if topic is None:
@@ -354,10 +361,9 @@ async def _topic(ask: ApiRequest) -> ApiTopicDetail:
     )
 
 
-@ENDPOINTS.add(
-    Role.READ, "GET", "/topics/:topic/:channel", "one channel with its consumers", AFTER_NUMBER
-)
+@ENDPOINTS.add(Role.READ, "GET", "/topics/:topic/:channel", AFTER_NUMBER)
 async def _channel(ask: ApiRequest) -> ApiChannelDetail:
+    """One channel with its consumers."""
     snapshot, stamp = await _snapshot(ask)
     names = ask["topic"], ask["channel"]
     channel = snapshot.channels.find(*names)
@@ -380,8 +386,9 @@ async def _channel(ask: ApiRequest) -> ApiChannelDetail:
     )
 
 
-@ENDPOINTS.add(Role.READ, "GET", "/nodes/:node", "one node", _sort("name"), *PAGED)
+@ENDPOINTS.add(Role.READ, "GET", "/nodes/:node", _sort("name"), *PAGED)
 async def _node(ask: ApiRequest) -> ApiNodeDetail:
+    """One node."""
     snapshot, stamp = await _snapshot(ask)
     node = snapshot.node(ask["node"])
     if node is None:
@@ -454,23 +461,17 @@ def show_in(ask: ApiRequest) -> DisplayLimits:
     return DisplayLimits(ask.arguments.get("limit", 1), bodies, ask["body_bytes"], ask["nodes"])
 
 
-def sought_in(ask: ApiRequest, state: str) -> SearchCriteria:
-    """Read the search criteria from a query's arguments."""
-    names = ("text", "regex", "json", "attempts", "channel")
-    return SearchCriteria(ask["from"], ask["to"], state=state, **ask.some(*names))
-
-
 @ENDPOINTS.add(
     Role.READ,
     "GET",
     "/messages",
-    "a channel's messages by time; read-only",
     TOPIC,
     CHANNEL,
     Parameter("state", "only messages in this state", default="waiting", choices=messages.STATES),
     *SHOWN_MANY,
 )
-async def _messages(ask: ApiRequest) -> MessagePage:
+async def list_messages(ask: ApiRequest) -> MessagePage:
+    """A channel's messages by time; read-only."""
     of = ask.some("topic", "channel", "state", "after")
     return await messages.peek(ask.fleet, **of, show=show_in(ask))
 
@@ -479,13 +480,13 @@ async def _messages(ask: ApiRequest) -> MessagePage:
     Role.READ,
     "GET",
     "/log",
-    "a topic's log by time; the last page has a `next`, too, for later messages",
     TOPIC,
     ANY_CHANNEL,
     Parameter("from", "place to start at; default: the oldest message"),
     *SHOWN_MANY,
 )
-async def _log(ask: ApiRequest) -> MessagePage:
+async def list_log(ask: ApiRequest) -> MessagePage:
+    """A topic's log by time; the last page has a `next`, too, for later messages."""
     of = ask.some("topic", "channel", "after")
     return await messages.log_page(ask.fleet, **of, place=ask["from"], show=show_in(ask))
 
@@ -494,7 +495,6 @@ async def _log(ask: ApiRequest) -> MessagePage:
     Role.BODIES,
     "GET",
     "/search",
-    "search for messages: one step, or events until the end",
     TOPIC,
     ANY_CHANNEL,
     *SOUGHT,
@@ -507,10 +507,12 @@ async def _log(ask: ApiRequest) -> MessagePage:
     Parameter("stream", "send events until everything is searched", "flag", default=False),
     media=("text/event-stream",),
 )
-async def _search(ask: ApiRequest) -> SearchPage:
+async def search(ask: ApiRequest) -> SearchPage:
+    """Search for messages: one step, or events until the end."""
     show, after, found = show_in(ask), ask["after"], 0
-    search = ask.fleet, ask["topic"], sought_in(ask, ask["state"])
-    page = await messages.search(*search, after=after, show=show)
+    names = ("text", "regex", "json", "attempts", "state", "channel")
+    sought = SearchCriteria(ask["from"], ask["to"], **ask.some(*names))
+    page = await messages.search(ask.fleet, ask["topic"], sought, after=after, show=show)
     if not ask["stream"]:
         return page
     response = await ask.call.stream("text/event-stream", {"Cache-Control": "no-store"})
@@ -519,7 +521,7 @@ async def _search(ask: ApiRequest) -> SearchPage:
         await response.write(_event("step", page))
         if page.next is None or found >= show.limit:
             break
-        page = await messages.search(*search, after=page.next, show=show)
+        page = await messages.search(ask.fleet, ask["topic"], sought, after=page.next, show=show)
     await response.write(_event("end", {"next": page.next, "done": page.done}))
     return response  # type: ignore[return-value] # the media type's answer
 
@@ -529,16 +531,9 @@ def _event(name: str, data: Any) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(data))
 
 
-@ENDPOINTS.add(
-    Role.READ,
-    "GET",
-    "/message",
-    "one message, from each node that has a message with this id",
-    *ONE,
-    ANY_CHANNEL,
-    *SHOWN_ONE,
-)
+@ENDPOINTS.add(Role.READ, "GET", "/message", *ONE, ANY_CHANNEL, *SHOWN_ONE)
 async def _message(ask: ApiRequest) -> MessagesFound:
+    """One message, from each node that has a message with this id."""
     names = ask["topic"], ask["id"], ask["channel"]
     return await messages.find(ask.fleet, *names, show_in(ask))
 
@@ -547,13 +542,13 @@ async def _message(ask: ApiRequest) -> MessagesFound:
     Role.BODIES,
     "GET",
     "/body",
-    "the whole body of a message",
     *ONE,
     Parameter("node", "the node that has it", is_needed=True),
     media=("application/octet-stream",),
 )
 async def _body(ask: ApiRequest) -> Any:
-    """Send the body as a binary file, so that browsers save it instead of showing it."""
+    """The whole body of a message."""
+    # Send the body as a binary file, so that browsers save it instead of showing it.
     body = await messages.whole_body(ask.fleet, ask["topic"], ask["id"], ask["node"])
     return Content(body, "application/octet-stream")
 
@@ -562,7 +557,6 @@ async def _body(ask: ApiRequest) -> Any:
     Role.READ,
     "GET",
     "/times",
-    "number of messages by publish time",
     TOPIC,
     Parameter("channel", "adds this channel's position"),
     Parameter(
@@ -576,6 +570,7 @@ async def _body(ask: ApiRequest) -> Any:
     NODES,
 )
 async def _times(ask: ApiRequest) -> Times:
+    """Number of messages by publish time."""
     return await messages.times(ask.fleet, **ask.arguments)
 
 
@@ -583,13 +578,13 @@ async def _times(ask: ApiRequest) -> Times:
     Role.READ,
     "GET",
     "/seek",
-    "preview of a seek; nothing is moved",
     TOPIC,
     CHANNEL,
     Parameter("to", "a place, see Replay in docs/http.md", is_needed=True),
     NODES,
 )
 async def _preview(ask: ApiRequest) -> Preview:
+    """Preview of a seek; nothing is moved."""
     return await messages.seek_preview(ask.fleet, **ask.arguments)
 
 
@@ -597,12 +592,12 @@ async def _preview(ask: ApiRequest) -> Preview:
     Role.READ,
     "GET",
     "/dead-letters",
-    "dead letters of a topic, when each was sent back, and which came back",
     TOPIC,
     Parameter("from", "place to start at; default: the oldest letter"),
     *SHOWN_MANY,
 )
 async def _letters(ask: ApiRequest) -> DeadLetterPage:
+    """Dead letters of a topic, when each was sent back, and which came back."""
     of = {"place": ask["from"], "after": ask["after"], "show": show_in(ask)}
     return await ask.services.letters.page(ask["topic"], **of)
 
@@ -631,14 +626,9 @@ class ApiSendBack(Struct):
     ] = False
 
 
-@ENDPOINTS.add(
-    Role.OPERATE,
-    "POST",
-    "/dead-letters",
-    "send dead letters back to the channel that they came from: those named, or all not sent yet",
-    body=ApiSendBack,
-)
+@ENDPOINTS.add(Role.OPERATE, "POST", "/dead-letters", body=ApiSendBack)
 async def _send(ask: ApiRequest) -> ApiSentBack:
+    """Send dead letters back to their channel: those named, or all that were not sent yet."""
     body: ApiSendBack = ask.body
     topic, to, channel = body.topic, body.to, body.channel or REDRIVE_CHANNEL
     result = ApiSentBack(to=to, sent=0, refused={}, errors={}, more=False)
@@ -757,22 +747,15 @@ def _report(report: Report) -> ApiReport:
     )
 
 
-@ENDPOINTS.add(
-    Role.FIND,
-    "POST",
-    "/actions",
-    "perform an action: pause, empty, delete, publish, requeue messages, close a client, ...",
-    body=ActionRequest,
-    writes=True,
-)
+@ENDPOINTS.add(Role.FIND, "POST", "/actions", body=ActionRequest, writes=True)
 async def _act(ask: ApiRequest) -> ApiReport:
+    """Perform an action: pause, empty, delete, publish, requeue messages, close a client, ...."""
     return await _performed(ask, _checked(ask.body))
 
 
-@ENDPOINTS.add(
-    Role.OPERATE, "POST", "/seek", "move a channel to a place in the log", body=ApiSeek, writes=True
-)
+@ENDPOINTS.add(Role.OPERATE, "POST", "/seek", body=ApiSeek, writes=True)
 async def _seek(ask: ApiRequest) -> ApiReport:
+    """Move a channel to a place in the log."""
     body: ApiSeek = ask.body
     answers = await messages.nodes_of(ask.fleet, body.topic, body.nodes)
     messages.check_place(body.to, len(answers.nodes))
@@ -783,8 +766,9 @@ async def _seek(ask: ApiRequest) -> ApiReport:
 NODE_DRAIN: Final = "/nodes/:node/drain"
 
 
-@ENDPOINTS.add(Role.READ, "GET", NODE_DRAIN, "whether a node is draining, and what is left there")
+@ENDPOINTS.add(Role.READ, "GET", NODE_DRAIN)
 async def _drain_shown(ask: ApiRequest) -> DrainProgress:
+    """Whether a node is draining, and what is left there."""
     try:
         return await draining.progress(ask.fleet, await ask.fleet.node(ask["node"]))
     except UnknownNode:
@@ -799,23 +783,23 @@ async def _drain_shown(ask: ApiRequest) -> DrainProgress:
     Role.ADMINISTER,
     "POST",
     NODE_DRAIN,
-    "drain a node: it refuses publishes",
     Parameter("exit", "exit once nothing is left", "flag", default=False),
     writes=True,
 )
 async def _drain(ask: ApiRequest) -> ApiReport:
+    """Drain a node: it refuses publishes."""
     return await _performed(ask, ActionRequest("drain_node", node=ask["node"], exit=ask["exit"]))
 
 
-@ENDPOINTS.add(
-    Role.ADMINISTER, "DELETE", NODE_DRAIN, "end a drain: the node accepts publishes", writes=True
-)
+@ENDPOINTS.add(Role.ADMINISTER, "DELETE", NODE_DRAIN, writes=True)
 async def _undrain(ask: ApiRequest) -> ApiReport:
+    """End a drain: the node accepts publishes."""
     return await _performed(ask, ActionRequest("undrain_node", node=ask["node"]))
 
 
-@ENDPOINTS.add(Role.OPERATE, "POST", "/nodes/:node/dismiss", "dismiss a node that is gone")
+@ENDPOINTS.add(Role.OPERATE, "POST", "/nodes/:node/dismiss")
 async def _dismiss(ask: ApiRequest) -> ApiDismissed:
+    """Dismiss a node that is gone."""
     if not ask.services.watch.dismiss(ask["node"]):
         raise HttpError(404, "NODE_NOT_FOUND: only a node that is gone can be dismissed")
     return ApiDismissed(node=ask["node"])
@@ -857,11 +841,11 @@ CHANGED: Final = (
     Role.READ,
     "GET",
     "/policies",
-    "policies of each nsqd, or the settings of a topic or channel and their sources",
     Parameter("topic", "settings of this topic, which need not exist"),
     Parameter("channel", "needs `topic`: settings of this channel"),
 )
 async def _show_policies(ask: ApiRequest) -> ApiPolicies:
+    """Policies of each nsqd, or the settings of a topic or channel and their sources."""
     topic, channel = ask["topic"], ask["channel"]
     if (topic or channel) and not is_valid_name(topic):
         raise HttpError(400, "INVALID_ARG_TOPIC: not a valid topic name")
@@ -877,28 +861,15 @@ async def _show_policies(ask: ApiRequest) -> ApiPolicies:
     return ApiPolicies(**asdict(found), differ=differ)
 
 
-@ENDPOINTS.add(
-    Role.ADMINISTER,
-    "PUT",
-    "/policies",
-    "set the run-time policies of all nsqds, replacing the previous ones",
-    *CHANGED,
-    body=ApiPolicyDocument,
-    writes=True,
-)
+@ENDPOINTS.add(Role.ADMINISTER, "PUT", "/policies", *CHANGED, body=ApiPolicyDocument, writes=True)
 async def _set_policies(ask: ApiRequest) -> ApiReport:
+    """Set the run-time policies of all nsqds, replacing the previous ones."""
     return await _policies(ask, msgspec.json.encode(ask.body))
 
 
-@ENDPOINTS.add(
-    Role.ADMINISTER,
-    "DELETE",
-    "/policies",
-    "drop the run-time policies of all nsqds; those of their files stay",
-    *CHANGED,
-    writes=True,
-)
+@ENDPOINTS.add(Role.ADMINISTER, "DELETE", "/policies", *CHANGED, writes=True)
 async def _drop_policies(ask: ApiRequest) -> ApiReport:
+    """Drop the run-time policies of all nsqds; those of their files stay."""
     return await _policies(ask, None)
 
 
@@ -917,12 +888,176 @@ async def _policies(ask: ApiRequest, document: bytes | None) -> ApiReport:
     Role.ADMINISTER,
     "GET",
     "/audit",
-    "audit log: users' actions, newest first",
     Parameter("before", "`next` of the previous answer"),
     LIMIT,
     *(Parameter(name, f"only entries with this {name}") for name in FILTERS),
 )
 async def _audit(ask: ApiRequest) -> ApiAuditPage:
+    """Audit log: users' actions, newest first."""
     filters = {name: value for name, value in ask.some(*FILTERS).items() if value}
     page = await ask.services.audit.page(ask["before"], ask["limit"], filters)
     return ApiAuditPage(**asdict(page))
+
+
+# Export: a list or messages as CSV or JSON lines, streamed: it needs the memory of one page.
+#
+# An export has the rows that the same filter shows: figures of one snapshot, or messages page by
+# page, at most `ROWS_MAX`. If there are more, or if some nodes could not answer, a last line says
+# so.
+
+FORMATS: Final = {
+    "csv": ("text/csv; charset=utf-8", "csv"),
+    "jsonl": ("application/x-ndjson; charset=utf-8", "jsonl"),
+}
+FIGURES: Final[dict[str, Any]] = {
+    "channels": ChannelRow,
+    "topics": TopicRow,
+    "nodes": NodeRow,
+    "clients": ClientGroup,
+}
+MESSAGES: Final[dict[str, Handler]] = {
+    "messages": list_messages,
+    "log": list_log,
+    "search": search,
+}
+ROWS_MAX: Final = 1_000_000
+PAGE_ROWS: Final = 200
+RISKY: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+MESSAGE_COLUMNS: Final = (
+    *("node", "id", "index", "time", "attempts", "size", "state", "due", "since", "deadline"),
+    *("client", "encoding", "cut", "body"),
+)
+
+Line = dict[str, Any]
+Chunk = tuple[Sequence[Line], dict[str, str]]
+"""Some lines, and by address the reasons why data is missing."""
+
+
+@ENDPOINTS.add(
+    Role.READ,
+    "GET",
+    "/export",
+    Parameter(
+        "what", "figures or messages to export", choices=(*FIGURES, *MESSAGES), default="channels"
+    ),
+    Parameter("format", "CSV or JSON lines", choices=(*FORMATS,), default="csv"),
+    Parameter("sort", "for figures: sort order, as in the lists", default=""),
+    FILTER,
+    STATE,
+    Parameter("topic", "for messages: the topic; for figures: only this topic"),
+    ANY_CHANNEL,
+    *SOUGHT,
+    Parameter(
+        "message_state",
+        "for `messages` (default: waiting) and `search` (default: any)",
+        choices=("", *messages.STATES, "finished"),
+    ),
+    NODES,
+    Parameter(
+        "max", "maximum number of messages", "integer", default=10_000, minimum=1, maximum=ROWS_MAX
+    ),
+    media=("text/csv", "application/x-ndjson"),
+)
+async def _export(ask: ApiRequest) -> Any:
+    """Figures or messages as a file."""
+    what, (kind, suffix) = ask["what"], FORMATS[ask["format"]]
+    columns = FIGURES[what].__struct_fields__ if what in FIGURES else MESSAGE_COLUMNS
+    chunks = _figures(ask) if what in FIGURES else _messages(ask)
+    first = await anext(chunks)  # a refusal is raised here, before anything is sent
+    name = f'attachment; filename="nsqadmin-{what}.{suffix}"'
+    headers = {"Content-Disposition": name, "Cache-Control": "no-store"}
+    response = await ask.call.stream(kind, headers)
+    lines = csv_lines if suffix == "csv" else json_lines
+    missing = dict(first[1])
+    await response.write(lines(columns, first[0], head=True))
+    async for some, errors in chunks:
+        missing |= errors
+        await response.write(lines(columns, some))
+    if missing:
+        await response.write(incomplete(suffix, missing))
+    return response
+
+
+async def _figures(ask: ApiRequest) -> AsyncIterator[Chunk]:
+    watch, what = ask.services.watch, ask["what"]
+    rows = await watch.clients() if what == "clients" else getattr(await watch.current(), what)
+    of = ask.some("topic", "state") if what in ("channels", "topics") else {}
+    default = {"nodes": "hostname", "clients": "-connections"}.get(what, BY_NAME)
+    try:
+        found = in_order(rows, sort=ask["sort"] or default, filter=ask["filter"], **of)
+    except ValueError as error:
+        raise HttpError(400, f"INVALID_ARGUMENT: {error}") from None
+    # At least one page, even an empty one: `_export` needs it to write the heading.
+    for at in range(0, max(1, len(found)), PAGE_ROWS):
+        yield [structs.asdict(row) for row in found[at : at + PAGE_ROWS]], {}
+        await asyncio.sleep(0)  # the event loop serves other requests in between
+
+
+async def _messages(ask: ApiRequest) -> AsyncIterator[Chunk]:
+    """Pages of the endpoint that lists such messages."""
+    what = ask["what"]
+    if not ask["topic"]:
+        raise HttpError(400, "MISSING_ARG_TOPIC")
+    if what == "search":
+        ask.services.access.require(ask.call.request, Role.BODIES)
+    default = "waiting" if what == "messages" else ""
+    arguments = {**ask.arguments, "state": ask["message_state"] or default, "stream": False}
+    arguments |= {"limit": PAGE_ROWS, "bodies": None, "body_bytes": messages.SHOWN_BYTES_MAX}
+    after: str | None = ""
+    left = ask["max"]
+    # At 0, one more message is looked for: a page may have a `next` without any (a log always has).
+    while after is not None and left >= 0:
+        page = await MESSAGES[what](replace(ask, arguments={**arguments, "after": after}))
+        unable = dict.fromkeys(page.unable, "NSQ's Go nsqd does not show messages")
+        yield [_line(message) for message in page.messages[:left]], {**page.errors, **unable}
+        left -= len(page.messages)
+        is_end = what == "log" and not page.messages
+        # No messages and the same token again: the nodes of this page do not answer.
+        is_stuck = not page.messages and page.next == after
+        if is_end or is_stuck:
+            break
+        after = page.next
+    if left < 0:
+        yield [], {"max": f"there are more than {ask['max']:,} messages"}
+
+
+def _line(message: Message) -> Line:
+    client = message.get("client") or {}
+    return {**message, "client": client.get("client_id", "")} if "client" in message else message
+
+
+def csv_lines(columns: Sequence[str], lines: Iterable[Line], head: bool = False) -> bytes:
+    """Format lines as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
+    if head:
+        writer.writerow(columns)
+    for line in lines:
+        writer.writerow([harmless(line.get(column)) for column in columns])
+    return text.getvalue().encode("utf-8", "replace")
+
+
+def harmless(value: Any) -> Any:
+    """Convert a value to a cell that no spreadsheet evaluates (rule 7)."""
+    value = msgspec.to_builtins(value)
+    if isinstance(value, list | tuple):
+        value = ", ".join(map(str, value))
+    elif isinstance(value, dict):
+        value = json.dumps(value)
+    elif isinstance(value, float) and not math.isfinite(value):
+        value = None
+    return f"'{value}" if isinstance(value, str) and value.startswith(RISKY) else value
+
+
+def json_lines(_columns: Sequence[str], lines: Iterable[Line], head: bool = False) -> bytes:
+    """Format lines as JSON lines, which have no header line."""
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+
+
+def incomplete(suffix: str, missing: dict[str, str]) -> bytes:
+    """The last line of an incomplete export."""
+    if suffix == "jsonl":
+        return json_lines((), [{"incomplete": missing}])
+    reasons = "; ".join(f"{address}: {why}" for address, why in sorted(missing.items()))
+    return csv_lines(("what", "why"), [{"what": "incomplete", "why": reasons}])
