@@ -17,6 +17,7 @@ import json
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from msgspec import structs
@@ -33,7 +34,6 @@ from sparq.protocol.names import one_line
 
 RANKED: Final = 8
 ENTRIES: Final = 100
-TOMBSTONES_MAX: Final = 1000
 ROWS: Final = 50
 OFFSET_MAX: Final = 10_000_000
 
@@ -86,36 +86,11 @@ def grid(
     return Grid(request, prefix, sort, wanted, *page)
 
 
-# The cluster
+# The cluster, its nodes, topics and channels
 
 
-async def overview(request: PageRequest) -> PageView:
-    """The overview of the cluster."""
-    snapshot = request.snapshot
-    facts = {
-        "totals": snapshot.totals,
-        **charts_of(request, "cluster"),
-        "deepest": ranked(request, "depth"),
-        "slowest": ranked(request, "lag_seconds"),
-        "nodes": grid(request, snapshot.nodes, default="address"),
-        "errors": [f"{address}: {why}" for address, why in snapshot.errors.items()],
-    }
-    return PageView("overview.html", "Overview", facts)
-
-
-async def counter(request: PageRequest) -> PageView:
-    """The number of published messages, as it grows."""
-    snapshot = request.snapshot
-    facts = {
-        "totals": snapshot.totals,
-        "nodes": grid(request, snapshot.nodes, default="-messages"),
-        "topics": grid(request, snapshot.topics, default="-in_rate", prefix="t"),
-    }
-    return PageView("counter.html", "Counter", facts)
-
-
-def charts_of(request: PageRequest, *of: str) -> dict[str, Chart]:
-    """The charts of a subject of the history: rates and waiting messages."""
+def charts_of(request: PageRequest, *of: str) -> tuple[Chart, Chart]:
+    """The charts of a subject of the history: rates, and waiting messages."""
     series = request.services.watch.history.series(*of)
     values, unknown = series.values, [None] * len(series.times)
     # A topic has no finish rate: each of its channels has one.
@@ -125,10 +100,10 @@ def charts_of(request: PageRequest, *of: str) -> dict[str, Chart]:
         if key in values or not values
     ]
     waiting = [Line("waiting", values.get("depth", unknown))]
-    return {
-        "rates": chart("rates", "Messages a second", series.times, rates),
-        "waiting": chart("waiting", "Waiting messages", series.times, waiting),
-    }
+    return (
+        chart("rates", "Messages a second", series.times, rates),
+        chart("waiting", "Waiting messages", series.times, waiting),
+    )
 
 
 def ranked(request: PageRequest, key: str) -> list[tuple[ChannelRow, int, str]]:
@@ -171,19 +146,27 @@ async def audit(request: PageRequest) -> PageView:
     return PageView("audit.html", "Audit", facts, is_live=False)
 
 
-# Nodes
+async def plain(template: str, title: str, request: PageRequest) -> PageView:
+    """A page that shows only the snapshot and its history."""
+    return view(request, template, title)
+
+
+def view(request: PageRequest, template: str, title: str, **facts: Any) -> PageView:
+    """A live page; its template builds lists and charts itself."""
+    builders = {
+        "grid": partial(grid, request),
+        "charts": partial(charts_of, request),
+        "ranked": partial(ranked, request),
+    }
+    return PageView(template, title, {**builders, **facts})
 
 
 async def nodes(request: PageRequest) -> PageView:
     """All nsqds and nsqlookupds."""
     snapshot = request.snapshot
     links = [node_link(node.address) for node in snapshot.nodes]
-    facts = {
-        "list": grid(request, snapshot.nodes, default="address"),
-        "notices": snapshot.notices_at("/nodes", "/nodes?sort=version", *links),
-        "query": {"sort": request["sort"]},
-    }
-    return PageView("nodes.html", "Nodes", facts)
+    notices = snapshot.notices_at("/nodes", "/nodes?sort=version", *links)
+    return view(request, "nodes.html", "Nodes", notices=notices)
 
 
 async def node(request: PageRequest) -> PageView:
@@ -197,59 +180,31 @@ async def node(request: PageRequest) -> PageView:
     if found is None:
         raise HttpError(404, "NODE_NOT_FOUND")
     at = snapshot.at_node(address)
-    facts = {
-        "node": found,
-        **charts_of(request, "node", address),
-        "topics": grid(request, at.topics, default="-waiting"),
-        "channels": grid(request, at.channels, default="-depth", prefix="c"),
-        "notices": snapshot.notices_at(node_link(address)),
-        "tombstones": [key[0] for key in at.topics.keys[:TOMBSTONES_MAX]],
-    }
-    return PageView("node.html", found.hostname or address, facts)
-
-
-# Topics and channels
+    facts = {"node": found, "at": at, "notices": snapshot.notices_at(node_link(address))}
+    return view(request, "node.html", found.hostname or address, **facts)
 
 
 async def topics(request: PageRequest) -> PageView:
     """All topics, or with `?view=channels` all channels, a page at a time."""
-    of_channels, state = request["view"] == "channels", request["state"]
-    snapshot, unplaced = request.snapshot, []
-    if of_channels:
-        found = grid(request, snapshot.channels, default="name", state=state)
-    else:
-        found = grid(request, snapshot.topics, default="name")
-        if snapshot.lookupds:
-            unplaced = await request.services.watch.unplaced()
-    chips = [(word, request.here(state=word, offset=""), state == word) for word in STATES]
-    facts = {
-        "list": found,
-        "unplaced": [name for name in unplaced if found.filter.lower() in name.lower()],
-        "of_channels": of_channels,
-        "states": [("all", request.here(state="", offset=""), not state), *chips],
-        "query": {name: request[name] for name in ("view", "sort", "state", "limit", "filter")},
-    }
-    return PageView("topics.html", "Channels" if of_channels else "Topics", facts)
+    watch, snapshot, filters = request.services.watch, request.snapshot, request["filter"].lower()
+    if request["view"] == "channels":
+        return view(request, "topics.html", "Channels", unplaced=[], states=("", *STATES))
+    unplaced = await watch.unplaced() if snapshot.lookupds else []
+    unplaced = [name for name in unplaced if filters in name.lower()]
+    return view(request, "topics.html", "Topics", unplaced=unplaced)
 
 
 async def topic(request: PageRequest) -> PageView:
     """One topic: its figures, channels and nodes."""
     name, snapshot = request.parameters["topic"], request.snapshot
     row = snapshot.topics.find(name)
-    facts: dict[str, Any] = {"row": row, "name": name, "has_log": snapshot.has_log}
     if row is None:
-        return PageView("topic.html", name, facts, status=404)
+        return view(request, "topic.html", name, row=None)._replace(status=404)
     detail, held = await asyncio.gather(
         request.services.watch.detail(name), settings(request, name)
     )
-    facts |= {
-        **charts_of(request, "topic", name),
-        "channels": grid(request, snapshot.channels, default="name", topic=name),
-        "nodes": snapshot.topic_nodes(name),
-        "stats": detail.stats,
-        **held,
-    }
-    return PageView("topic.html", name, facts)
+    nodes = snapshot.topic_nodes(name)
+    return view(request, "topic.html", name, row=row, nodes=nodes, stats=detail.stats, **held)
 
 
 async def channel(request: PageRequest) -> PageView:
@@ -257,21 +212,15 @@ async def channel(request: PageRequest) -> PageView:
     of, name = request.parameters["topic"], request.parameters["channel"]
     snapshot, title = request.snapshot, f"{of}/{name}"
     row = snapshot.channels.find(of, name)
-    facts: dict[str, Any] = {"row": row, "name": name, "has_log": snapshot.has_log}
     if row is None:
-        return PageView("channel.html", title, facts, status=404)
+        return view(request, "channel.html", title, row=None)._replace(status=404)
     detail, held = await asyncio.gather(
         request.services.watch.detail(of, name), settings(request, of, name)
     )
-    facts |= {
-        **charts_of(request, "channel", of, name),
-        "notices": snapshot.notices_at(channel_link(of, name)),
-        "clients": grid(request, detail.clients, default="-connections"),
-        "nodes": snapshot.channel_nodes(of, name),
-        "stats": detail.stats,
-        **held,
-    }
-    return PageView("channel.html", title, facts)
+    nodes = snapshot.channel_nodes(of, name)
+    facts = {"row": row, "nodes": nodes, "detail": detail, **held}
+    facts["notices"] = snapshot.notices_at(channel_link(of, name))
+    return view(request, "channel.html", title, **facts)
 
 
 # Connections
@@ -320,19 +269,11 @@ async def connections(request: PageRequest) -> PageView:
     found, errors = await _connections(request, there)
     if request.snapshot.topics.find(topic) is None:
         raise HttpError(404, "TOPIC_NOT_FOUND")
-    wanted = {name: request[name] for name in ("hostname", "user_agent")}
-    rows = [
-        one
-        for one in found
-        if all(value in ("", getattr(one, name)) for name, value in wanted.items())
-    ]
-    facts = {
-        "wanted": [value for value in wanted.values() if value],
-        "query": {**wanted, "topic": topic, "channel": channel},
-        "list": grid(request, rows, default="hostname"),
-        "warnings": [f"{node} did not answer: {why}." for node, why in errors.items()],
-    }
-    return PageView("connections.html", f"Connections of {topic}/{channel}", facts, is_live=False)
+    host, agent = request["hostname"], request["user_agent"]
+    rows = [one for one in found if host in ("", one.hostname) and agent in ("", one.user_agent)]
+    title = f"Connections of {topic}/{channel}"
+    found_page = view(request, "connections.html", title, rows=rows, errors=errors)
+    return found_page._replace(is_live=False)
 
 
 async def connection(request: PageRequest) -> PageView:
@@ -345,20 +286,5 @@ async def connection(request: PageRequest) -> PageView:
     if errors:
         raise HttpError(502, f"UPSTREAM_ERROR: {address}: {errors[address]}")
     one = next((one for one in found if one.remote_address == client), None)
-    layers = {}
-    if one is not None:
-        states = {0: "not subscribed", 3: "subscribed", 4: "closing its subscription"}
-        known = [text for text in (one.tls_version, one.tls_cipher_suite) if text]
-        layers = {
-            "State": states.get(one.state, str(one.state)),
-            "TLS": ", ".join(known) or ("yes" if one.tls else "none"),
-            "Compression": "deflate" if one.deflate else "snappy" if one.snappy else "none",
-        }
-    facts = {
-        "client": client,
-        "node": row,
-        "one": one,
-        "layers": layers,
-        "may_close": request.rights["may_operate"] and row.is_sparq and client,
-    }
+    facts = {"client": client, "node": row, "one": one}
     return PageView("connection.html", f"Connection {client}", facts, 404 if one is None else 200)

@@ -195,7 +195,7 @@ class Renderer:
     def _facts(self, request: PageRequest, view: PageView) -> dict[str, Any]:
         """The variables of every page, and those of its view."""
         of = {"topic": request["topic"], "channel": request["channel"], **request.rights}
-        now = {"snapshot": request.snapshot, "here": request.here()}
+        now = {"request": request, "snapshot": request.snapshot, "here": request.here()}
         return {**self._common, **of, **now, **view.facts}
 
     def _frame(self, caller: Caller, request: PageRequest | None) -> dict[str, Any]:

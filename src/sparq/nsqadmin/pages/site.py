@@ -37,7 +37,7 @@ from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
 from sparq.nsqadmin.words import in_words
 
 VIEWERS: Final[dict[str, Viewer]] = {
-    "/": cluster.overview,
+    "/": partial(cluster.plain, "overview.html", "Overview"),
     "/topics": cluster.topics,
     "/topics/:topic": cluster.topic,
     "/topics/:topic/:channel": cluster.channel,
@@ -50,7 +50,7 @@ VIEWERS: Final[dict[str, Viewer]] = {
     "/replay": messages.replay,
     "/dead-letters": messages.dead_letters,
     "/policies": policies.policies,
-    "/counter": cluster.counter,
+    "/counter": partial(cluster.plain, "counter.html", "Counter"),
     "/lookup": cluster.lookup,
     "/audit": cluster.audit,
 }
@@ -230,10 +230,9 @@ class Pages:
 
         async def render() -> str:
             try:
-                view = await viewer(page_request)
+                return self._renderer.live(page_request, await viewer(page_request))
             except HttpError as error:
                 return self._renderer.fragment("gone.html", sentence=error.code).text or ""
-            return self._renderer.live(page_request, view)
 
         query = tuple(sorted(page_request.query.items()))
         key = (page_request.path, query, page_request.caller.grants)
