@@ -305,7 +305,7 @@ async def test_invalid_bodies_are_refused_without_upstream_requests(
 ) -> None:
     """Invalid bodies get 400 with NSQ's codes, without a request to any daemon."""
     assert (400, {"message": message}) == await admin_without_watch.ask(method, path, body)
-    assert 0 == admin_without_watch.daemon.services.upstream.calls
+    assert 0 == admin_without_watch.daemon.services.fleet.upstream.calls
 
 
 async def test_json_is_read_as_in_go(by_lookupd: Admin, cluster: Cluster) -> None:

@@ -28,7 +28,7 @@ def fetch(running: Cluster) -> tuple[str, str]:
 
 def counted(running: Cluster) -> dict[str, int]:
     """The current counts of nsqadmin."""
-    upstream, watch = running.admin.services.upstream, running.admin.services.watch
+    upstream, watch = running.admin.services.fleet.upstream, running.admin.services.watch
     return {
         "upstream_requests": upstream.calls,
         "upstream_failures": upstream.failures,

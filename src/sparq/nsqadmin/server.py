@@ -13,10 +13,10 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import aiohttp
-from aiohttp import web
 from prometheus_client import generate_latest
 
 from sparq.cluster.fleet import Fleet
@@ -27,7 +27,7 @@ from sparq.daemon.access import tokens
 from sparq.daemon.access.audit import AuditLog
 from sparq.daemon.access.rules import Role
 from sparq.daemon.address import Listener, listen
-from sparq.daemon.http import Content, HttpError, Site
+from sparq.daemon.http import Content, Site
 from sparq.daemon.prometheus_text import CONTENT_TYPE, Family, labels, process_registry
 from sparq.nsqadmin import api
 from sparq.nsqadmin.access import SECURE_HEADERS, AdminAccess, AdminRoute
@@ -43,8 +43,6 @@ from sparq.program import lifecycle
 from sparq.program.lifecycle import StartError
 from sparq.protocol import NSQ_VERSION, SPARQ_VERSION
 from sparq.protocol.names import is_valid_name
-
-NOT_HTML: Final = ("/api", "/config", "/metrics", "/ping", "/static")
 
 OWN_FILES: Final = 256
 """Open files that are not client connections: nsqadmin's own, and connections to nsqds."""
@@ -76,7 +74,7 @@ class Nsqadmin:
         notifier = Notifier(options.notification_http_endpoint, timeout, tls)
         letters = DeadLetterList(fleet, audit)
         self.services = Services(
-            options, upstream, fleet, access, audit, notifier, ClusterWatch(fleet), letters
+            options, fleet, access, audit, notifier, ClusterWatch(fleet), letters
         )
         self._stack = contextlib.AsyncExitStack()
         self._listener: Listener | None = None
@@ -92,7 +90,7 @@ class Nsqadmin:
         services, options = self.services, self.services.options
         self._listener = listener or listen(options.http_address)
         self.http_port = self._listener.port
-        await self._stack.enter_async_context(services.upstream)
+        await self._stack.enter_async_context(services.fleet.upstream)
         await self._stack.enter_async_context(services.watch)
         self.site = Site(
             map(services.access.guarded, routes(services)),
@@ -102,7 +100,7 @@ class Nsqadmin:
             base=base_of(options),
             headers=SECURE_HEADERS,
             compresses=True,
-            words=lambda request, error: _page_of(services, request, error),
+            words=partial(pages.error, services),
         )
         await self.site.start(self._listener)
         logger.info("HTTP: listening on %s", self._listener.text)
@@ -154,7 +152,7 @@ def exposition(services: Services) -> Content:
     """`/metrics`: the load that nsqadmin puts on its daemons (docs/monitoring.md)."""
     build = Family("nsqadmin_build_info", "gauge", "Build information, always 1")
     build.add(1, labels(version=NSQ_VERSION, sparq_version=SPARQ_VERSION))
-    text, upstream = build.text(), services.upstream
+    text, upstream = build.text(), services.fleet.upstream
     for name, help_text, count in (
         ("upstream_requests", "Requests to nsqds and nsqlookupds", upstream.calls),
         ("upstream_failures", "Requests to nsqds and nsqlookupds that failed", upstream.failures),
@@ -164,14 +162,6 @@ def exposition(services: Services) -> Content:
         family.add(count)
         text += family.text()
     return Content(text.encode() + generate_latest(REGISTRY), CONTENT_TYPE)
-
-
-def _page_of(services: Services, request: web.BaseRequest, error: HttpError) -> web.Response | None:
-    """Error page for a browser's refused request; None if NSQ's JSON is the answer."""
-    path = request.path.removeprefix(base_of(services.options))
-    if "text/html" not in request.headers.get("Accept", "") or path.startswith(NOT_HTML):
-        return None
-    return pages.error(services, request, error.status, error.code)
 
 
 def _fleet(upstream: Upstream, options: NsqadminOptions) -> Fleet:

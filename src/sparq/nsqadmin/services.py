@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparq.cluster.fleet import Fleet
-from sparq.cluster.upstream import Upstream
 from sparq.daemon.access.audit import AuditLog
 from sparq.nsqadmin.access import AdminAccess
 from sparq.nsqadmin.dead_letters import DeadLetterList
@@ -20,7 +19,6 @@ class Services:
 
     Attributes:
         options: the current options; SIGHUP and `/config` change some of them.
-        upstream: HTTP client for daemons; `fleet` has their addresses.
         fleet: the cluster.
         access: access control.
         audit: the audit log.
@@ -30,7 +28,6 @@ class Services:
     """
 
     options: NsqadminOptions
-    upstream: Upstream
     fleet: Fleet
     access: AdminAccess
     audit: AuditLog

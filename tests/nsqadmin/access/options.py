@@ -1,8 +1,7 @@
-"""The options of nsqadmin that access control reads, and typical requests."""
+"""Access control with some options, and typical requests."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 from unittest.mock import Mock
 
@@ -13,29 +12,13 @@ from multidict import CIMultiDict
 from sparq.daemon.access.audit import AuditLog
 from sparq.daemon.access.rules import ADMINS_WORDS, Caller
 from sparq.nsqadmin.access import AdminAccess
+from sparq.nsqadmin.options import NsqadminOptions
 
 NOW = 1_800_000_000.0
 OUTSIDE = "192.0.2.7"
 
 
-@dataclass(frozen=True)
-class AccessOptions:
-    """The options that access control reads, with their defaults."""
-
-    admin_users: tuple[str, ...] = ()
-    acl_http_header: str = "X-Forwarded-User"
-    allow_config_from_cidr: str = "127.0.0.1/8"
-    trusted_proxies: tuple[str, ...] = ()
-    roles: tuple[str, ...] = ()
-    token_file: str = ""
-    local_role: str = ""
-    default_role: str = "read"
-    allowed_hosts: tuple[str, ...] = ()
-    http_address: str = "0.0.0.0:4171"
-    base_path: str = "/"
-
-
-def access_with(options: AccessOptions) -> AdminAccess:
+def access_with(options: NsqadminOptions) -> AdminAccess:
     """Access control with these options, at the time `NOW`."""
     return AdminAccess(options, AuditLog(), lambda: NOW)
 
@@ -61,7 +44,7 @@ def asks_for_user(user: str, **given: Any) -> web.Request:
     return asks(**{"x_forwarded_user": user, **given})
 
 
-def decide(options: AccessOptions, request: web.Request) -> Caller:
+def decide(options: NsqadminOptions, request: web.Request) -> Caller:
     """Identify a request under these options."""
     return access_with(options).decide(request)
 

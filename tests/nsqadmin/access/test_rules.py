@@ -13,11 +13,11 @@ from sparq.daemon.access import tokens
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin import access as rules
 from sparq.nsqadmin.access import LOOPBACK, AccessRules, AdminAccess, Role, Sessions, client_of
+from sparq.nsqadmin.options import NsqadminOptions
 from sparq.program.lifecycle import StartError
 from tests.nsqadmin.access.options import (
     NOW,
     OUTSIDE,
-    AccessOptions,
     access_with,
     asks,
     asks_for_user,
@@ -25,10 +25,8 @@ from tests.nsqadmin.access.options import (
     roles_of,
 )
 
-CONFIGURED: list[dict[str, Any]] = [{"admin_users": ("alice",)}, {"roles": ("alice=read",)}]
 
-
-def roles_or_status(options: AccessOptions, request: web.Request) -> list[str]:
+def roles_or_status(options: NsqadminOptions, request: web.Request) -> list[str]:
     """The roles of a request, or the status 401 or 403 if it may not even read."""
     try:
         return roles_of(access_with(options).require(request, Role.READ))
@@ -36,61 +34,54 @@ def roles_or_status(options: AccessOptions, request: web.Request) -> list[str]:
         return [str(error.status)]
 
 
-@pytest.mark.parametrize("peer", ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", ""])
-def test_by_default_local_requests_have_all_roles(peer: str) -> None:
-    """Local requests, also by Unix socket, have all roles: a trial needs no setup."""
-    assert ["read", "bodies", "operate", "administer", "publish"] == roles_or_status(
-        AccessOptions(), asks(peer=peer)
-    )
+ALL = ["read", "bodies", "operate", "administer", "publish"]
+ALICE = {"admin_users": ("alice",)}
+SEVERAL = {"admin_users": ("alice", "both"), "roles": ("bob=operate", "both=bodies")}
+USER = {"x_forwarded_user": "alice"}
+IDENTITIES: list[tuple[str, dict[str, Any], dict[str, Any], list[str]]] = [
+    *(
+        ("all roles on this machine: a trial needs no setup", {}, {"peer": peer}, ALL)
+        for peer in ("127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", "")
+    ),
+    *(
+        ("other machines read", {}, {"peer": peer}, ["read"])
+        for peer in (OUTSIDE, "10.0.0.1", "2001:db8::1", "::ffff:10.0.0.1", "odd")
+    ),
+    ("or have --default-role", {"default_role": "none"}, {"peer": OUTSIDE}, ["403"]),
+    ("with --admin-user, this machine reads", ALICE, {}, ["read"]),
+    ("with --role, too", {"roles": ("alice=read",)}, {}, ["read"]),
+    ("or it has --local-role", {**ALICE, "local_role": "operate"}, {}, ["read", "operate"]),
+    ("--admin-user gives administer", SEVERAL, USER, ["read", "operate", "administer"]),
+    ("--role gives any role", SEVERAL, {"x_forwarded_user": "bob"}, ["read", "operate"]),
+    (
+        "both are added",
+        SEVERAL,
+        {"x_forwarded_user": "both"},
+        ["read", "bodies", "operate", "administer"],
+    ),
+    ("other users have the default", SEVERAL, {"x_forwarded_user": "mallory"}, ["read"]),
+    ("names have a case", SEVERAL, {"x_forwarded_user": "Alice"}, ["read"]),
+    *(
+        ("a header that is repeated, empty or of no proxy is ignored", ALICE, facts, ["read"])
+        for facts in (
+            {**USER, "peer": OUTSIDE},
+            {**USER, "peer": "::ffff:192.0.2.7"},
+            {"x_forwarded_user": ("alice", "mallory")},
+            {"x_forwarded_user": ("mallory", "alice")},
+            {"x_forwarded_user": ("",)},
+            {"x_forwarded_user": ("alice" * 100,)},
+            {"x_forwarded_user": ("alice,mallory",)},
+        )
+    ),
+]
 
 
-@pytest.mark.parametrize("peer", [OUTSIDE, "10.0.0.1", "2001:db8::1", "::ffff:10.0.0.1", "odd"])
-def test_by_default_other_machines_may_read(peer: str) -> None:
-    """Other machines have the role read, or the one of --default-role."""
-    assert ["read"] == roles_or_status(AccessOptions(), asks(peer=peer))
-    assert ["403"] == roles_or_status(AccessOptions(default_role="none"), asks(peer=peer))
-
-
-@pytest.mark.parametrize("configured", CONFIGURED)
-def test_with_configured_roles_local_requests_only_read(configured: dict[str, Any]) -> None:
-    """With --admin-user or --role, local requests have --local-role, or just read."""
-    assert ["read"] == roles_or_status(AccessOptions(**configured), asks())
-    chosen = AccessOptions(**configured, local_role="operate")
-    assert ["read", "operate"] == roles_or_status(chosen, asks())
-
-
-def test_users_named_by_a_proxy_have_their_roles() -> None:
-    """--admin-user gives administer, as in NSQ, --role any role; other users have the default."""
-    options = AccessOptions(admin_users=("alice", "both"), roles=("bob=operate", "both=bodies"))
-
-    assert ["read", "operate", "administer"] == roles_or_status(options, asks_for_user("alice"))
-    assert ["read", "operate"] == roles_or_status(options, asks_for_user("bob"))
-    assert ["read", "bodies", "operate", "administer"] == roles_or_status(
-        options, asks_for_user("both")
-    )
-    assert ["read"] == roles_or_status(options, asks_for_user("mallory"))
-    assert ["read"] == roles_or_status(options, asks_for_user("Alice"))
-    alice = decide(options, asks_for_user("alice"))
-    assert ("alice", "header") == (alice.name, alice.via)
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {"peer": OUTSIDE},
-        {"peer": "::ffff:192.0.2.7"},
-        {"x_forwarded_user": ("alice", "mallory")},
-        {"x_forwarded_user": ("mallory", "alice")},
-        {"x_forwarded_user": ("",)},
-        {"x_forwarded_user": ("alice" * 100,)},
-        {"x_forwarded_user": ("alice,mallory",)},
-    ],
-)
-def test_an_untrusted_users_header_is_ignored(facts: dict[str, Any]) -> None:
-    """The user's header is ignored if it is repeated, empty, or not from a trusted proxy."""
-    options = AccessOptions(admin_users=("alice",), roles=("alice,mallory=read", "mallory=read"))
-
-    assert ["read"] == roles_or_status(options, asks_for_user("alice", **facts))
+@pytest.mark.parametrize(("promise", "options", "facts", "expected"), IDENTITIES)
+def test_a_request_has_the_roles_of_its_sender(
+    promise: str, options: dict[str, Any], facts: dict[str, Any], expected: list[str]
+) -> None:
+    """The roles of a request follow from its address, its user's header and the options."""
+    assert expected == roles_or_status(NsqadminOptions(**options), asks(**facts)), promise
 
 
 @pytest.mark.parametrize(
@@ -110,12 +101,13 @@ def test_trusted_proxies_are_those_that_the_option_names(
     trusted: tuple[str, ...], peer: str, expected: bool
 ) -> None:
     """Without --trusted-proxy, only this machine is a trusted proxy."""
-    options = AccessOptions(admin_users=("alice",), trusted_proxies=trusted)
+    options = NsqadminOptions(admin_users=("alice",), trusted_proxies=trusted)
 
     found = decide(options, asks_for_user("alice", peer=peer))
 
-    assert expected == found.may(Role.ADMINISTER)
-    assert ("header" if expected else "nobody") == found.via
+    assert (expected, "header" if expected else "nobody", "alice" if expected else "") == (
+        *(found.may(Role.ADMINISTER), found.via, found.name),
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,7 +139,7 @@ def test_earlier_entries_of_x_forwarded_for_are_not_trusted(
 
 
 @pytest.fixture
-def options_and_tokens(tmp_path: Path) -> tuple[AccessOptions, dict[str, str]]:
+def options_and_tokens(tmp_path: Path) -> tuple[NsqadminOptions, dict[str, str]]:
     """Options with a token file, and the tokens in it by name."""
     made = {
         "good": tokens.make("good", "operate"),
@@ -156,7 +148,7 @@ def options_and_tokens(tmp_path: Path) -> tuple[AccessOptions, dict[str, str]]:
     }
     path = tmp_path / "tokens"
     path.write_text("\n".join(line for _, line in made.values()))
-    return AccessOptions(token_file=str(path)), {name: token for name, (token, _) in made.items()}
+    return NsqadminOptions(token_file=str(path)), {name: token for name, (token, _) in made.items()}
 
 
 def signed_in(access: AdminAccess, token: str) -> web.Request:
@@ -166,7 +158,7 @@ def signed_in(access: AdminAccess, token: str) -> web.Request:
 
 
 def test_a_token_gives_its_roles_on_any_machine(
-    options_and_tokens: tuple[AccessOptions, dict[str, str]],
+    options_and_tokens: tuple[NsqadminOptions, dict[str, str]],
 ) -> None:
     """A token gives its roles on any machine; with a token file, local requests only read."""
     options, of = options_and_tokens
@@ -178,7 +170,7 @@ def test_a_token_gives_its_roles_on_any_machine(
 
 
 def test_everybody_has_the_default_role(
-    options_and_tokens: tuple[AccessOptions, dict[str, str]],
+    options_and_tokens: tuple[NsqadminOptions, dict[str, str]],
 ) -> None:
     """The default role is added to the roles by token, session, user's header or --local-role."""
     options, of = options_and_tokens
@@ -196,7 +188,7 @@ def test_everybody_has_the_default_role(
 
 
 def test_a_wrong_token_is_always_refused(
-    options_and_tokens: tuple[AccessOptions, dict[str, str]],
+    options_and_tokens: tuple[NsqadminOptions, dict[str, str]],
 ) -> None:
     """A wrong token gets 401; the user's header, --local-role and the default do not apply."""
     options, of = options_and_tokens
@@ -218,22 +210,22 @@ def test_a_wrong_token_is_always_refused(
 
 
 def test_other_authorization_schemes_are_ignored(
-    options_and_tokens: tuple[AccessOptions, dict[str, str]],
+    options_and_tokens: tuple[NsqadminOptions, dict[str, str]],
 ) -> None:
     """Basic, and a Bearer without a token file, are ignored: a proxy may send them."""
     options, _ = options_and_tokens
     assert ["read"] == roles_or_status(options, asks(authorization="Basic eDp5"))
-    options = AccessOptions(admin_users=("alice",))
+    options = NsqadminOptions(admin_users=("alice",))
     shows = asks_for_user("alice", authorization="Bearer the.proxys.own")
     assert ["read", "operate", "administer"] == roles_or_status(options, shows)
 
 
 def test_anonymous_requests_get_401_and_known_users_403(
-    options_and_tokens: tuple[AccessOptions, dict[str, str]],
+    options_and_tokens: tuple[NsqadminOptions, dict[str, str]],
 ) -> None:
     """An anonymous request gets 401, a known user 403; without a token file 403, as in NSQ."""
     options, of = options_and_tokens
-    nsqs = AccessOptions(admin_users=("alice",))
+    nsqs = NsqadminOptions(admin_users=("alice",))
     found = []
     for chosen, request in (
         (options, asks()),
@@ -249,7 +241,7 @@ def test_anonymous_requests_get_401_and_known_users_403(
 
 
 def test_a_session_lasts_as_long_as_its_token(
-    options_and_tokens: tuple[AccessOptions, dict[str, str]],
+    options_and_tokens: tuple[NsqadminOptions, dict[str, str]],
 ) -> None:
     """A session ends when its token expires or is removed from the file."""
     options, of = options_and_tokens
@@ -301,7 +293,7 @@ async def test_config_checks_the_network_and_then_the_role(
     A PUT needs administer if it comes through a proxy, if sparq's options are used, or if there
     is no network to check.
     """
-    access = access_with(AccessOptions(**options))
+    access = access_with(NsqadminOptions(**options))
     found = dict.fromkeys((GET, PUT), 200)
     for method in found:
         try:
@@ -327,7 +319,7 @@ async def test_config_checks_the_network_and_then_the_role(
 def test_an_invalid_option_is_named(options: dict[str, Any], flag: str) -> None:
     """An invalid option raises StartError, which names its flag."""
     with pytest.raises(StartError, match=f"^{flag}: "):
-        AccessRules(AccessOptions(**options))
+        AccessRules(NsqadminOptions(**options))
 
 
 def test_sessions_expire_and_are_bounded() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
-from sparq.nsqadmin.pages.charts import POINTS_MAX, TABLE_ROWS, Line, chart, spark
+from sparq.nsqadmin.pages.charts import POINTS_MAX, TABLE_ROWS, Chart, Line, chart, spark
+from sparq.nsqadmin.pages.rendering import environment
+from sparq.nsqadmin.words import UNKNOWN
+from tests.nsqadmin.pages.conftest import words
 
 
 def test_a_chart_has_few_points_and_the_newest_one() -> None:
@@ -23,16 +26,24 @@ def test_a_chart_has_few_points_and_the_newest_one() -> None:
     assert not data["bars"]
 
 
+def shown(found: Chart) -> str:
+    """The text of a chart, its summary for screen readers included."""
+    template = '{% import "parts.html" as parts %}{{ parts.chart_card(found) }}'
+    text = environment().from_string(template).render(found=found)
+    return words(text.replace('aria-label="', ">").replace('"></div>', "<"))
+
+
 def test_a_chart_has_sentences_and_a_table() -> None:
     """Each line with known figures has a sentence; the table begins with the newest figures."""
     lines = [Line("in", [None, 4.0, 2.5], "/s"), Line("out", [None, None, None], "/s")]
 
-    found = chart("rates", "Rates", [0.0, 60.0, 120.0], lines)
+    text = shown(chart("rates", "Rates", [0.0, 60.0, 120.0], lines))
 
-    assert found.summary.startswith("in: now 2.5/s, at most 4.0/s at ")
-    assert "out" not in found.summary
-    assert 3 == len(found.rows)
-    assert ["2.5", "4.0"] == [figures[0] for _, figures in found.rows[:2]]
+    summary = "in: now 2.5/s, at most 4.0/s at 00:01:00 UTC."
+    assert 2 == text.count(summary)  # for screen readers, and below the chart
+    assert "out:" not in text
+    rows = "in out 00:02:00 2.5 ? 00:01:00 4.0 ? 00:00:00 ? ?"
+    assert text.endswith(rows.replace("?", UNKNOWN))
     many = chart("rates", "Rates", [float(at) for at in range(300)], [Line("in", [1.0] * 300)])
     assert TABLE_ROWS <= len(many.rows) <= TABLE_ROWS + 1
 
@@ -41,8 +52,8 @@ def test_bars_have_no_sentence_and_one_point_is_not_drawn() -> None:
     """The sentence of bars says that their axis is not linear; one point makes an empty chart."""
     found = chart("times", "Times", [0.0], [Line("messages", [5.0])], bars=True)
 
-    assert "square root" in found.summary
-    assert (True, True) == (found.is_empty, json.loads(found.data)["bars"])
+    assert "square root" in shown(found)
+    assert (1, True) == (found.count, json.loads(found.data)["bars"])
 
 
 def test_a_sparkline_fits_its_box() -> None:
@@ -58,12 +69,13 @@ def test_a_sparkline_fits_its_box() -> None:
 
 def test_counts_are_whole_numbers() -> None:
     """Figures without a unit are counts: neither the sentence nor the table has a decimal."""
-    found = chart("waiting", "Waiting", [0.0, 10.0, 95.0], [Line("waiting", [3.0, 7.0, 2.0])])
+    text = shown(chart("waiting", "Waiting", [0.0, 10.0, 95.0], [Line("waiting", [3.0, 7.0, 2.0])]))
 
-    assert "waiting: now 2, at most 7 at 00:00:10 UTC." == found.summary
-    assert (["2"], "95 s") == (found.rows[0][1], found.span)
-    gone = chart("waiting", "Waiting", [10.0, 20.0], [Line("waiting", [3.0, None])])
-    assert "waiting: now unknown, at most 3 at 00:00:10 UTC." == gone.summary
+    assert "Waiting last 95 s" in text
+    assert "waiting: now 2, at most 7 at 00:00:10 UTC." in text
+    assert "00:01:35 2 00:00:10 7" in text
+    gone = shown(chart("waiting", "Waiting", [10.0, 20.0], [Line("waiting", [3.0, None])]))
+    assert "waiting: now unknown, at most 3 at 00:00:10 UTC." in gone
 
 
 def test_a_gap_is_kept_however_few_points_are_drawn() -> None:

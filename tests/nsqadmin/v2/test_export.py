@@ -78,7 +78,7 @@ async def test_missing_nodes_are_named_in_the_last_line(api: Api) -> None:
         go.missing = {"/channel/messages"}
         go.answer = {"version": "1.3.0", "health": "OK", "topics": [{"topic_name": "t"}]}
         api.admin.services.fleet.nsqds = (*api.admin.services.fleet.nsqds, go.http)
-        api.admin.services.upstream.set_configured(api.admin.services.fleet.nsqds)
+        api.admin.services.fleet.upstream.set_configured(api.admin.services.fleet.nsqds)
         asked = {"what": "messages", "topic": "t", "channel": "c", "format": "jsonl"}
         _, exported, _ = await api.send("GET", "/export", **asked)
 

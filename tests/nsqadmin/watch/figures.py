@@ -7,7 +7,7 @@ from typing import Any
 
 from sparq.cluster.figures import read
 from sparq.cluster.fleet import Node
-from sparq.cluster.rows import NodeStats
+from sparq.cluster.rows import ChannelRow, NodeStats
 from sparq.nsqadmin.watch.rows import Lookupd, NodeState
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot, Observed, SnapshotBuilder
 
@@ -125,6 +125,13 @@ def snapshot(*answers: dict[str, Any]) -> ClusterSnapshot:
     return cluster.snapshot()
 
 
+def row_of(found: ClusterSnapshot, topic: str = "t", channel: str = "c") -> ChannelRow:
+    """The row of a channel that the snapshot has."""
+    row = found.channels.find(topic, channel)
+    assert row is not None
+    return row
+
+
 def after_two_answers(
     before: dict[str, Any], after: dict[str, Any], seconds: float = 10.0
 ) -> ClusterSnapshot:
@@ -135,14 +142,3 @@ def after_two_answers(
     cluster.now += seconds
     cluster.answers("a:4151", after)
     return cluster.snapshot()
-
-
-__all__ = [
-    "Cluster",
-    "channel",
-    "listed",
-    "snapshot",
-    "stats",
-    "topic",
-    "after_two_answers",
-]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from sparq.nsqadmin.watch.history import History, Series
-from tests.nsqadmin.watch.figures import Cluster, channel, stats, topic
+from tests.nsqadmin.watch.figures import Cluster, channel, row_of, stats, topic
 
 
 def grown(rounds: int, step: float = 10.0) -> Cluster:
@@ -103,9 +103,8 @@ def test_growth_is_the_rate_of_the_last_minute() -> None:
     cluster = grown(10)
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=200))))
 
-    row = cluster.snapshot().channels.find("t", "c")
+    row = row_of(cluster.snapshot())
 
-    assert row is not None
     assert row.growth == 2.0
 
 
@@ -144,13 +143,11 @@ def test_a_node_that_returns_with_a_backlog_is_no_growth() -> None:
     cluster = grown(6)
     backlog = stats(topic("t", channel("c", depth=50_000, clients=1)))
     cluster.answers("b:4151", backlog)
-    found = cluster.snapshot().channels.find("t", "c")
-    assert found is not None
+    found = row_of(cluster.snapshot())
     assert (found.depth > 50_000, found.growth) == (True, None)
     for _ in range(3):
         cluster.now += 10
-        found = cluster.snapshot().channels.find("t", "c")
-    assert found is not None
+        found = row_of(cluster.snapshot())
     assert found.growth == 0.0
     cluster.answers("b:4151", None, state="gone")
     cluster.now += 10

@@ -7,7 +7,15 @@ import math
 import pytest
 
 from sparq.cluster import rows
-from tests.nsqadmin.watch.figures import Cluster, after_two_answers, channel, snapshot, stats, topic
+from tests.nsqadmin.watch.figures import (
+    Cluster,
+    after_two_answers,
+    channel,
+    row_of,
+    snapshot,
+    stats,
+    topic,
+)
 
 
 def test_rates_are_growth_by_time() -> None:
@@ -17,10 +25,9 @@ def test_rates_are_growth_by_time() -> None:
         topic("t", channel("c", messages=120, finished=80, requeued=6), messages=20, bytes=1500)
     )
 
-    row = after_two_answers(before, after).channels.find("t", "c")
+    row = row_of(after_two_answers(before, after))
     whole = after_two_answers(before, after).topics.find("t")
 
-    assert row is not None
     assert whole is not None
     assert (2.0, 3.0, 0.5, 0.0) == (row.in_rate, row.out_rate, row.requeue_rate, row.timeout_rate)
     assert (2.0, 50.0, 3.0) == (whole.in_rate, whole.byte_rate, whole.out_rate)
@@ -31,9 +38,8 @@ def test_a_restart_gives_no_rate() -> None:
     before = stats(topic("t", channel("c", messages=100)))
     after = stats(topic("t", channel("c", messages=150)), start_time=200)
 
-    row = after_two_answers(before, after).channels.find("t", "c")
+    row = row_of(after_two_answers(before, after))
 
-    assert row is not None
     assert row.in_rate is None
 
 
@@ -48,9 +54,7 @@ def test_a_channel_new_at_a_node_adds_nothing_to_the_rate() -> None:
 
     found = cluster.snapshot()
 
-    row, other = found.channels.find("t", "c"), found.channels.find("t", "d")
-    assert row is not None
-    assert other is not None
+    row, other = row_of(found), row_of(found, "t", "d")
     assert (2.0, None) == (row.in_rate, other.in_rate)
     assert found.topics.find("u") is None
 
@@ -62,8 +66,7 @@ def test_lag_of_go_is_estimated() -> None:
 
     found = after_two_answers(before, after)
 
-    row = found.channels.find("t", "c")
-    assert row is not None
+    row = row_of(found)
     assert (2.0, 20.0, False, None) == (
         *(row.out_rate, row.lag_seconds, row.lag_is_exact, row.ready),
     )
@@ -79,9 +82,8 @@ def test_time_to_clear(finished: int, expected: float) -> None:
     before = stats(topic("t", channel("c", messages=100, depth=80)))
     after = stats(topic("t", channel("c", messages=120, depth=40, finished=finished)))
 
-    row = after_two_answers(before, after).channels.find("t", "c")
+    row = row_of(after_two_answers(before, after))
 
-    assert row is not None
     assert row.clear_seconds == expected
 
 
@@ -92,8 +94,7 @@ def test_consumers_that_finish_nothing_are_stuck() -> None:
     states = []
     for _ in range(5):
         cluster.answers("a:4151", answer)
-        row = cluster.snapshot().channels.find("t", "c")
-        assert row is not None
+        row = row_of(cluster.snapshot())
         states.append((row.state, row.unfinished_seconds))
         cluster.now += 20
 
@@ -107,8 +108,7 @@ def test_figures_are_summed_over_nodes() -> None:
 
     found = snapshot(one, two, stats())
 
-    row = found.channels.find("t", "c")
-    assert row is not None
+    row = row_of(found)
     assert (12, 1, 3, 17, 3, 2) == (
         *(row.depth, row.in_flight, row.deferred, row.messages, row.clients, row.nodes),
     )

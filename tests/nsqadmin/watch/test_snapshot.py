@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.nsqadmin.watch.figures import Cluster, channel, stats, topic
+from tests.nsqadmin.watch.figures import Cluster, channel, row_of, stats, topic
 
 
 def test_a_gone_node_keeps_its_figures_in_its_own_row() -> None:
@@ -14,8 +14,7 @@ def test_a_gone_node_keeps_its_figures_in_its_own_row() -> None:
 
     found = cluster.snapshot()
 
-    row, node = found.channels.find("t", "c"), found.node("b:4151")
-    assert row is not None
+    row, node = row_of(found), found.node("b:4151")
     assert node is not None
     assert (5, 1, 5) == (row.depth, row.nodes, found.totals.waiting)
     assert ("gone", 7, "connection refused") == (node.state, node.waiting, node.error)
@@ -51,8 +50,6 @@ def test_a_snapshot_is_not_changed_by_the_next_one() -> None:
     cluster.answers("a:4151", stats(topic("t", channel("b"), channel("c", depth=6))))
     second = cluster.snapshot()
 
-    old, new = first.channels.find("t", "c"), second.channels.find("t", "c")
-    assert old is not None
-    assert new is not None
+    old, new = row_of(first), row_of(second)
     assert (5, 6) == (old.depth, new.depth)
     assert first.number < second.number

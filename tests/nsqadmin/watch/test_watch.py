@@ -60,18 +60,6 @@ async def check_killed_node(watch: ClusterWatch, nsqd: Server) -> None:
     await snapshot_where(watch, lambda p: p.node(nsqd.http) is None)
 
 
-async def test_a_restarted_node_is_up_again(tmp_path: Path) -> None:
-    """A given node is gone after kill -9, and up after a restart at the same address."""
-    with spawn_nsqd(tmp_path) as nsqd:
-        async with running_watch(nsqds=(nsqd.http,)) as watch:
-            snapshot = await snapshot_where(watch, lambda p: p.totals.nodes_up)
-            address = snapshot.nodes[0].address
-            await asyncio.to_thread(nsqd.kill9)
-            await snapshot_where(watch, has_state(address, "gone"))
-            await asyncio.to_thread(nsqd.start)
-            await snapshot_where(watch, has_state(address, "up"))
-
-
 async def test_many_viewers_cause_no_more_requests_than_one() -> None:
     """Fifty viewers share the upstream requests for snapshots, details and clients."""
     async with FakeNode() as fake:

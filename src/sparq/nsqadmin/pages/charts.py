@@ -42,25 +42,25 @@ class Chart:
 
     Attributes:
         id: id of its HTML element.
+        times: seconds since 1970, one for each figure of a line.
         data: JSON for `charts.js`.
         count: number of its points.
-        is_empty: whether there are too few points to draw.
-        span: how long its times last, as a text.
         sentences: its content: sentences, each with the time at its end (0.0: none).
-        summary: the same as a text.
-        rows: (time, figures) of the table, the latest first.
     """
 
     id: str
     title: str
+    times: Sequence[float]
     lines: Sequence[Line]
     data: str
     count: int
-    is_empty: bool
-    span: str
     sentences: Sequence[tuple[str, float]]
-    summary: str
-    rows: Sequence[tuple[float, Sequence[str]]]
+
+    @property
+    def rows(self) -> range:
+        """The places of the figures in its table, the latest first."""
+        last = len(self.times) - 1
+        return range(last, -1, -max(1, last // (TABLE_ROWS - 1)))
 
 
 def chart(
@@ -87,24 +87,9 @@ def chart(
         for line in lines
     ]
     data = {"times": [round(times[place], 3) for place in kept], "series": series, "bars": bars}
+    text = json.dumps(data, separators=(",", ":"))
     sentences = [(SCALE_OF_BARS, 0.0)] if bars else _sentences(times, lines)
-    told = (f"{text} {words.moment(at)[11:]} UTC" if at else text for text, at in sentences)
-    every = max(1, last // (TABLE_ROWS - 1))
-    return Chart(
-        id=name,
-        title=title,
-        lines=lines,
-        data=json.dumps(data, separators=(",", ":")),
-        count=len(kept),
-        is_empty=len(kept) < 2,
-        span=words.seconds(times[-1] - times[0]) if times else "",
-        sentences=sentences,
-        summary=" ".join(f"{one}." for one in told),
-        rows=[
-            (times[place], [line.figure(line.values[place]) for line in lines])
-            for place in range(last, -1, -every)
-        ],
-    )
+    return Chart(name, title, times, lines, text, len(kept), sentences)
 
 
 def _sentences(times: Sequence[float], lines: Sequence[Line]) -> list[tuple[str, float]]:

@@ -47,13 +47,15 @@ OFFERED: Final[dict[str, tuple[str, ...]]] = {
     "/topics/:topic/:channel": OF_CHANNEL,
     "/connection": ("close_client",),
     "/nodes/:node": (TOMBSTONE, "drain_node", "undrain_node"),
-    "/lookup": ("create", "delete_topic"),
+    "/lookup": ("create_topic", "create_channel", "delete_topic"),
     "/messages": OF_MESSAGES,
     "/dead-letters": OF_MESSAGES,
     "/replay": ("seek_channel",),
     "/publish": ("publish_message",),
 }
-"""The actions of each page. A form without an action requests the only one of its page."""
+"""The actions of each page. A form without an action requests the only one of its page; the action
+`create` creates a channel, or without one a topic.
+"""
 
 ASKED_FIRST: Final = ("seek_channel", "copy_message", "finish_message", "cancel_message")
 """The actions that are done only when the form says `sure`; `question.html` has their questions."""
@@ -124,14 +126,14 @@ def order_of(
         HttpError: 400 if the page does not offer the action, or the selected messages are wrong.
     """
     one = fields.one
-    action = one["action"] or (offered[0] if len(offered) == 1 else "")
-    if action not in offered:
-        raise HttpError(400, "INVALID_ACTION")
     topic, channel, node = (
         parameters.get(name) or one[name] for name in ("topic", "channel", "node")
     )
+    action = one["action"] or (offered[0] if len(offered) == 1 else "")
     if action == "create":
         action = "create_channel" if channel else "create_topic"
+    if action not in offered:
+        raise HttpError(400, "INVALID_ACTION")
     messages = fields.every.get("message", []) if action in OF_MESSAGES else None
     if messages == []:
         raise HttpError(400, "Nothing was done: no message is selected.")

@@ -21,7 +21,8 @@ import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
@@ -30,6 +31,7 @@ from aiohttp import web
 from sparq.daemon.access.rules import Role
 from sparq.daemon.http import Call, HttpError, Route, RouteTable, parse_query, unquote_path
 from sparq.nsqadmin.access import AdminRoute
+from sparq.nsqadmin.actions import ROLES
 from sparq.nsqadmin.pages import cluster, forms, messages, policies
 from sparq.nsqadmin.pages.rendering import PageRequest, Renderer, Viewer, html, serve_asset
 from sparq.nsqadmin.services import Services
@@ -60,14 +62,17 @@ NEEDS_MORE: Final = {"/audit": Role.ADMINISTER}
 """Pages that need another role."""
 
 FORMS: Final[dict[str, tuple[Role, forms.FormHandler]]] = {
-    **{path: (Role.OPERATE, partial(forms.act, path)) for path in forms.OFFERED},
-    "/nodes/:node": (Role.ADMINISTER, partial(forms.act, "/nodes/:node")),
-    "/publish": (Role.PUBLISH, partial(forms.act, "/publish")),
+    # The role that all actions of the page need at least.
+    **{
+        path: (reduce(and_, map(ROLES.__getitem__, actions)), partial(forms.act, path))
+        for path, actions in forms.OFFERED.items()
+    },
     "/policies": (Role.ADMINISTER, policies.act),
     "/nodes/:node/dismiss": (Role.OPERATE, forms.dismiss),
 }
 """The routes to which pages send forms."""
 
+NOT_HTML: Final = ("/api", "/config", "/metrics", "/ping", "/static")
 NEXT_SECONDS: Final = 2.5
 STREAMS_MAX: Final = 3
 """Out of six connections, so that some are left for pages, actions and polls of other tabs."""
@@ -112,10 +117,16 @@ def role_of(path: str) -> Role:
     return NEEDS_MORE.get(path, Role.READ)
 
 
-def error(services: Services, request: web.BaseRequest, status: int, code: str) -> web.Response:
-    """Render an error page; for a form on a page, a notice on that page."""
-    is_sign_in = status == 401 and request.path == services.url("/signin")
-    code = "WRONG_TOKEN" if is_sign_in else code
+def error(services: Services, request: web.BaseRequest, refused: HttpError) -> web.Response | None:
+    """The answer to a browser's refused request; None: NSQ's JSON is the answer.
+
+    It is an error page; for a form on a page, a notice on that page.
+    """
+    path = request.path.removeprefix(services.url(""))
+    if "text/html" not in request.headers.get("Accept", "") or path.startswith(NOT_HTML):
+        return None
+    is_sign_in = refused.status == 401 and path == "/signin"
+    status, code = refused.status, "WRONG_TOKEN" if is_sign_in else refused.code
     renderer = Renderer(services)
     if "HX-Request" in request.headers and request.method == "POST":
         return forms.refusal(renderer, HttpError(status, code))

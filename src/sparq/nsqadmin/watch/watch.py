@@ -202,8 +202,7 @@ class ClusterWatch:
         self.history = self._builder.history
         self._slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
         self._nodes: dict[str, NodeWatch] = {}
-        self._listed: asyncio.Task[Gathered[list[Node]]] | None = None
-        self._listed_at = -CONFIGURED_SECONDS
+        self._listing = SharedAnswer[Gathered[list[Node]]]()
         self._gathered: Gathered[list[Node]] = Gathered([])
         self._is_new = asyncio.Condition()
         self._viewed_at = -VIEW_SECONDS
@@ -226,9 +225,7 @@ class ClusterWatch:
         """Stop the rounds, and cancel running queries."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        if self._listed is not None:
-            self._listed.cancel()
-            await asyncio.gather(self._listed, return_exceptions=True)
+        await self._listing.close()
         await self._topics.close()
         await asyncio.gather(*(node.stop() for node in self._nodes.values()))
         await self._details.close()
@@ -401,31 +398,15 @@ class ClusterWatch:
             self._is_new.notify_all()
 
     # Nodes
+
     async def _learn(self) -> None:
         """Ask for the nodes; an answer that is not there soon is used in a later round."""
-        is_due = (
-            bool(self._fleet.lookupds)
-            or not self._nodes
-            or time.monotonic() - self._listed_at >= CONFIGURED_SECONDS
-        )
-        if self._listed is None and is_due:
-            self._listed_at = time.monotonic()
-            self._listed = asyncio.create_task(self._fleet.nodes())
-            if not self._nodes:
-                self._listed.add_done_callback(self._go_on)
-        if self._listed is None:
-            return
-        seconds = LOOKUP_SECONDS if self._nodes else ROUND_SECONDS
-        # Not wait_for, which would cancel the query: its answer is used in a later round.
-        await asyncio.wait([self._listed], timeout=seconds)
-        if self._listed.done():
-            task, self._listed = self._listed, None
-            self._take(task.result())
-
-    def _go_on(self, _: object) -> None:
-        """Start a round as soon as the first nodes are known, if none is running."""
-        if not self._is_round:
-            self._wake.set()
+        every = 0.0 if self._fleet.lookupds or not self._nodes else CONFIGURED_SECONDS
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOKUP_SECONDS if self._nodes else ROUND_SECONDS):
+                gathered = await self._listing.get(self._fleet.nodes, every)
+                if gathered is not self._gathered:
+                    self._take(gathered)
 
     def _take(self, gathered: Gathered[list[Node]]) -> None:
         self._gathered = gathered
