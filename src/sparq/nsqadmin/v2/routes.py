@@ -631,13 +631,17 @@ async def _send(ask: ApiRequest) -> ApiSentBack:
     """Send dead letters back to their channel: those named, or all that were not sent yet."""
     body: ApiSendBack = ask.body
     topic, to, channel = body.topic, body.to, body.channel or REDRIVE_CHANNEL
+    letters = await _unsent(ask.services, topic) if body.all else body.messages
+    if not letters and not body.all:
+        raise HttpError(400, "INVALID_BODY: set `messages` or `all`")
+    order = ActionRequest("redrive_message", topic, channel, messages=letters)
+    if to:
+        order = ActionRequest("copy_message", topic, messages=letters, to=to)
+    _checked(order)
     result = ApiSentBack(to=to, sent=0, refused={}, errors={}, more=False)
-    async for letters in _batches(ask.services, body):
-        if to:
-            order = ActionRequest("copy_message", topic, messages=letters, to=to)
-        else:
-            order = ActionRequest("redrive_message", topic, channel, messages=letters)
-        report = await actions.perform(ask.services, ask.call.request, _checked(order))
+    for at in range(0, len(letters), BATCH):
+        batch = structs.replace(order, messages=letters[at : at + BATCH])
+        report = await actions.perform(ask.services, ask.call.request, batch)
         for one in report.outcomes:
             if one.error:
                 result.errors[one.address] = one.error
@@ -651,36 +655,18 @@ async def _send(ask: ApiRequest) -> ApiSentBack:
     return result
 
 
-async def _batches(services: Services, body: ApiSendBack) -> AsyncIterator[list[str]]:
-    """Yield the letters to send back, at most `BATCH` at a time.
-
-    With `all`, those of letters that were there at the start and have not been sent back.
-    """
-    topic, named = body.topic, body.messages
-    if not body.all:
-        if not named:
-            raise HttpError(400, "INVALID_BODY: set `messages` or `all`")
-        for at in range(0, len(named), BATCH):
-            yield named[at : at + BATCH]
-        return
+async def _unsent(services: Services, topic: str) -> list[str]:
+    """The first `ALL_MAX` letters of a topic that have not been sent back."""
     sent = await services.letters.sent(topic)
-    show, after, left = DisplayLimits(BATCH, bodies=False), "", ALL_MAX
-    ends: dict[str, int] = {}
-    while left > 0:
+    show, found = DisplayLimits(messages.LIMIT_MAX, bodies=False), list[str]()
+    after: str | None = ""
+    while after is not None and len(found) < ALL_MAX:
         page = await messages.log_page(services.fleet, topic, after=after, show=show)
-        for node, reach in page.reach.items():
-            # The end at the first page: letters that come back meanwhile would otherwise be sent
-            # again, endlessly.
-            ends.setdefault(node, int(reach["end_index"] or 0))
-        there = [m for m in page.messages if int(m["index"]) < ends.get(m["node"], 0)]
-        keys = [f"{m['node']}/{m['id']}" for m in there]
-        unsent = [key for key in keys if key not in sent][:left]
-        left -= len(unsent)
-        if unsent:
-            yield unsent
-        if not there or page.next is None:
-            return
-        after = page.next
+        letters = [f"{message['node']}/{message['id']}" for message in page.messages]
+        found += [letter for letter in letters if letter not in sent]
+        # The last page of a log has a `next`, too.
+        after = page.next if letters else None
+    return found[:ALL_MAX]
 
 
 def _checked(order: ActionRequest) -> ActionRequest:
