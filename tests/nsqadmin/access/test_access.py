@@ -1,4 +1,4 @@
-"""AdminAccess in a small HTTP server: access control of real requests."""
+"""Access control of requests to a running nsqadmin: tokens, signing in and out."""
 
 from __future__ import annotations
 
@@ -9,42 +9,47 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
-from aiohttp import web
 
-from sparq.daemon import address
 from sparq.daemon.access import tokens
-from sparq.daemon.access.audit import AuditLog
-from sparq.daemon.http import Call, HttpError, refusal
-from sparq.nsqadmin.access import AdminAccess, Role
+from sparq.nsqadmin.access import AdminAccess
 from sparq.nsqadmin.options import NsqadminOptions
+from sparq.nsqadmin.server import Nsqadmin
+from tests.nsqadmin.cluster import free_address
 
-WRITING = Role.OPERATE
 HTMX = {"HX-Request": "true"}
+READ = "/api/v2/attention"
+WRITE = "/api/v2/nodes/unknown:1/dismiss"
+"""It needs the role operate; with it the answer is 404: there is no such node."""
 
 
 class Site(NamedTuple):
-    """A server with the routes /read, /write, /config, /ping, /signin and /signout."""
+    """An nsqadmin below `url` with one token, and a client with cookies."""
 
-    access: AdminAccess
-    audit: AuditLog
-    options: NsqadminOptions
+    admin: Nsqadmin
     url: str
     client: aiohttp.ClientSession
-    done: list[str]
     token: str
 
-    async def ask(self, method: str, path: str, **given: Any) -> tuple[int, Any]:
-        async with self.client.request(method, self.url + path, **given) as answer:
-            kind = answer.headers.get("Content-Type", "")
-            found = await (answer.json() if "json" in kind else answer.text())
-            return answer.status, found
+    @property
+    def access(self) -> AdminAccess:
+        return self.admin.services.access
 
-    def write_tokens(self, text: str) -> None:
-        Path(self.options.token_file).write_text(text)
+    @property
+    def options(self) -> NsqadminOptions:
+        return self.admin.services.options
+
+    def reload(self, tokens: str, **changes: Any) -> None:
+        """Write the token file, and reload the rights with changed options."""
+        Path(self.options.token_file).write_text(tokens)
+        self.access.reload(replace(self.options, **changes))
+
+    async def ask(self, method: str, path: str, **given: Any) -> int:
+        async with self.client.request(method, self.url + path, **given) as answer:
+            return answer.status
 
     async def audited(self) -> list[tuple[str, str, str]]:
-        await self.audit.close()
-        entries = (await self.audit.page()).entries
+        await self.admin.services.audit.close()
+        entries = (await self.admin.services.audit.page()).entries
         return [(entry["user"], entry["action"], entry["outcome"]) for entry in entries]
 
 
@@ -55,43 +60,20 @@ async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
     token, line = tokens.make("deploy", "operate")
     path = tmp_path / "tokens"
     path.write_text(line)
-    options = NsqadminOptions(token_file=str(path), base_path=base)
-    audit = AuditLog(str(tmp_path / "audit"))
-    access = AdminAccess(options, audit)
-    done: list[str] = []
-
-    async def answer(request: web.BaseRequest) -> web.Response:
-        path = "/" + request.path.removeprefix(base).lstrip("/")
-        if path == "/signin":
-            return await access.sign_in(Call(request))
-        if path == "/signout":
-            return access.sign_out(Call(request))
-        if path == "/read":
-            access.require(request, Role.READ)
-            return web.Response()
-        if path == "/ping":
-            return web.Response(text="OK")
-        if path == "/config":
-            access.require_config(request)
-        done.append(access.require(request, WRITING).name)
-        return web.Response()
-
-    async def respond(request: web.BaseRequest) -> web.Response:
-        try:
-            return access.check_origin(request) or await answer(request)
-        except HttpError as error:
-            return refusal(error)
-
-    server = web.Server(respond)
-    listener = address.listen("127.0.0.1:0")
-    await listener.serve(server)
-    url = f"http://127.0.0.1:{listener.port}{base.rstrip('/')}"
+    options = NsqadminOptions(
+        http_address="127.0.0.1:0",
+        nsqd_http_addresses=(free_address(),),
+        token_file=str(path),
+        base_path=base,
+        default_role="none",
+    )
+    admin = Nsqadmin(options)
+    await admin.start()
+    url = f"http://127.0.0.1:{admin.http_port}{base.rstrip('/')}"
     jar = aiohttp.CookieJar(unsafe=True)
     async with aiohttp.ClientSession(cookie_jar=jar) as client:
-        yield Site(access, audit, options, url, client, done, token)
-    listener.close()
-    await server.shutdown()
-    await audit.close()
+        yield Site(admin, url, client, token)
+    await admin.stop()
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -100,17 +82,15 @@ def bearer(token: str) -> dict[str, str]:
 
 async def test_a_token_gives_its_roles_rights(site: Site) -> None:
     """A token gives its roles' rights; refused writes are in the audit log with their route."""
-    assert (401, {"message": "UNAUTHORIZED"}) == await site.ask("POST", "/write")
-    assert 401 == (await site.ask("POST", "/write", headers=bearer("x" * 30)))[0]
-    assert 401 == (await site.ask("GET", "/read", headers=bearer("x" * 30)))[0]
-    assert 200 == (await site.ask("POST", "/write", headers=bearer(site.token)))[0]
-    assert 403 == (await site.ask("PUT", "/config", headers=bearer(site.token)))[0]
+    assert 401 == await site.ask("POST", WRITE)
+    assert 401 == await site.ask("POST", WRITE, headers=bearer("x" * 30))
+    assert 401 == await site.ask("GET", READ, headers=bearer("x" * 30))
+    assert 404 == await site.ask("POST", WRITE, headers=bearer(site.token))
+    assert 403 == await site.ask("PUT", "/config/log_level", headers=bearer(site.token))
 
-    assert ["deploy"] == site.done
     assert [
-        ("deploy", "PUT /admin/config", "refused"),
-        ("", "POST /admin/write", "refused"),
-        ("", "POST /admin/write", "refused"),
+        ("deploy", "PUT /admin/config/log_level", "refused"),
+        *[("", f"POST /admin{WRITE}", "refused")] * 2,
     ] == await site.audited()
 
 
@@ -119,17 +99,14 @@ async def test_sighup_reads_the_token_file_again(
 ) -> None:
     """SIGHUP reads the token file again; an invalid file is logged and changes nothing."""
     right = bearer(site.token)
-    site.write_tokens("broken")
-    site.access.reload(site.options)
+    site.reload("broken")
     assert any("keeping the old access rights" in line for line in caplog.messages)
-    assert 200 == (await site.ask("GET", "/read", headers=right))[0]
+    assert 200 == await site.ask("GET", READ, headers=right)
 
-    site.write_tokens("")
-    site.access.reload(site.options)
-    assert 401 == (await site.ask("GET", "/read", headers=right))[0]
-    site.access.reload(replace(site.options, token_file="", allowed_hosts=("evil.example",)))
-    answer = await site.ask("GET", "/read", headers={"Host": "evil.example"})
-    assert 200 == answer[0]
+    site.reload("")
+    assert 401 == await site.ask("GET", READ, headers=right)
+    site.reload("", token_file="", default_role="read", allowed_hosts=("evil.example",))
+    assert 200 == await site.ask("GET", READ, headers={"Host": "evil.example"})
 
 
 @pytest.mark.parametrize("form", ["data", "json"])
@@ -147,12 +124,11 @@ async def test_signing_in_sets_a_session_cookie(site: Site, form: str) -> None:
     assert "Path=/admin" in cookie
     assert "Secure" not in cookie
 
-    assert 200 == (await site.ask("POST", "/write", headers=HTMX))[0]
+    assert 404 == await site.ask("POST", WRITE, headers=HTMX)
     # The cookie alone is not enough: a form on another site could send it.
-    assert 403 == (await site.ask("POST", "/write"))[0]
-    assert 204 == (await site.ask("POST", "/signout", headers=HTMX))[0]
-    assert 401 == (await site.ask("POST", "/write", headers=HTMX))[0]
-    assert ["deploy"] == site.done
+    assert 403 == await site.ask("POST", WRITE)
+    assert 204 == await site.ask("POST", "/signout", headers=HTMX)
+    assert 401 == await site.ask("POST", WRITE, headers=HTMX)
     assert ("deploy", "sign_in", "done") in await site.audited()
 
 
@@ -164,7 +140,7 @@ async def test_signing_out_ends_the_session(site: Site) -> None:
     again = {**HTMX, "Cookie": "; ".join(f"{key}={value}" for key, value in copied.items())}
 
     assert copied
-    assert 401 == (await site.ask("POST", "/write", headers=again))[0]
+    assert 401 == await site.ask("POST", WRITE, headers=again)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +165,7 @@ async def test_invalid_tokens_do_not_sign_in(site: Site, given: dict[str, Any]) 
         assert "Set-Cookie" not in answer.headers
 
     assert [("", "POST /admin/signin", "refused")] == await site.audited()
-    assert 413 == (await site.ask("POST", "/signin", headers=HTMX, data=b"x" * 9000))[0]
+    assert 413 == await site.ask("POST", "/signin", headers=HTMX, data=b"x" * 9000)
 
 
 @pytest.mark.parametrize(
@@ -232,6 +208,6 @@ async def test_an_ignored_users_header_is_logged_once(
     """The log names --trusted-proxy, once, so that requests cannot fill the disk."""
     site.access.reload(replace(site.options, trusted_proxies=("none",)))
     for _ in range(5):
-        await site.ask("GET", "/read", headers={"X-Forwarded-User": "alice"})
+        await site.ask("GET", READ, headers={"X-Forwarded-User": "alice"})
 
     assert 1 == len([line for line in caplog.messages if "--trusted-proxy" in line])

@@ -12,7 +12,17 @@ from aiohttp import web
 from sparq.daemon.access import tokens
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin import access as rules
-from sparq.nsqadmin.access import LOOPBACK, AccessRules, AdminAccess, Role, Sessions, client_of
+from sparq.nsqadmin.access import (
+    LOOPBACK,
+    AccessRules,
+    AdminAccess,
+    Role,
+    Sessions,
+    client_of,
+    path_of,
+    peer_of,
+    session_of,
+)
 from sparq.nsqadmin.options import NsqadminOptions
 from sparq.program.lifecycle import StartError
 from tests.nsqadmin.access.options import (
@@ -334,3 +344,24 @@ def test_sessions_expire_and_are_bounded() -> None:
     found.end(names[2])
     assert found.digest(names[2], NOW) is None
     assert len(names) == len(set(names))
+
+
+def test_the_peer_and_the_path() -> None:
+    """The path is without query, an IPv6 address without zone, an IPv4-mapped one is IPv4."""
+
+    def shown(peer: str) -> tuple[str, str]:
+        request = asks(peer=peer)
+        return peer_of(request), decide(NsqadminOptions(), request).remote
+
+    assert "/topics" == path_of(asks(path="/topics?sort=name"))
+    assert (OUTSIDE, f"{OUTSIDE}:9") == shown(f"::ffff:{OUTSIDE}")
+    assert ("fe80::1", "[fe80::1]:9") == shown("fe80::1%eth0")
+    assert ("", "") == shown("")
+
+
+def test_a_session_is_found_among_the_cookies_of_the_host() -> None:
+    """The session cookie is found even among malformed cookies of other programs."""
+    cookies = ('other="a;b; bad[]=\x80', "x=1; nsqadmin_session=abc=; y=2")
+
+    assert "abc=" == session_of(asks(cookie=cookies))
+    assert "" == session_of(asks(cookie="nsqadmin_sessions=abc"))
