@@ -103,7 +103,7 @@ def test_messages_are_named_by_node_and_id() -> None:
     assert {"a:1": [f"{1:016}"], "[::1]:2": [f"{2:016}"]} == order.ids
     for wrong in ("no id", "a:1/xyz", "0" * 16, "a:1/"):
         with pytest.raises(ValueError, match=r"hexadecimal|node"):
-            _ = ActionRequest("finish_message", messages=[wrong]).ids
+            ActionRequest("finish_message", messages=[wrong])
 
 
 async def test_a_seek_affects_only_the_given_nodes(sparq_cluster: Cluster) -> None:

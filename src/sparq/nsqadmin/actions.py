@@ -108,9 +108,13 @@ class ActionRequest(Struct, frozen=True):
     )
     exit: Annotated[bool, Meta(description="to drain: exit once nothing is left")] = False
 
+    def __post_init__(self) -> None:
+        """Raises ValueError: a message is not named by node and id, or the body is not base64."""
+        _ = self.ids, self.document
+
     @property
     def ids(self) -> dict[str, list[str]]:
-        """The ids of the messages by node. Raises ValueError: a message is not named so."""
+        """The ids of the messages by node."""
         found: dict[str, list[str]] = {}
         for each in self.messages or ():
             node, _, message_id = each.rpartition("/")
@@ -123,7 +127,7 @@ class ActionRequest(Struct, frozen=True):
 
     @property
     def document(self) -> bytes:
-        """The body. Raises ValueError: it is not base64, although `encoding` says so."""
+        """The body."""
         body = self.body.encode()
         return base64.b64decode(body, validate=True) if self.encoding == "base64" else body
 

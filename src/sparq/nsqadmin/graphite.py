@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 from aiohttp import web
@@ -55,7 +55,10 @@ class Graphite:
         except (*FAILURES, RecursionError) as error:
             logger.error("GRAPHITE: %s", http_reason(error))
             raise HttpError(500, "INTERNAL_ERROR") from None
-        value = _first_point(found)
+        try:
+            value = float(found[0]["datapoints"][0][0])
+        except (LookupError, TypeError, ValueError):
+            value = None
         return NO_RATE if value is None or value < 0 else f"{value / interval_seconds:.2f}"
 
     async def render(self, query: str) -> web.Response:
@@ -80,12 +83,3 @@ class Graphite:
         ):
             body = await collected(response.content.iter_chunked(1 << 16), ANSWER_BYTES_MAX)
             return response.status, response.content_type, body
-
-
-def _first_point(found: Any) -> float | None:
-    """The first value of the first series; None if there is none."""
-    try:
-        value = found[0]["datapoints"][0][0]
-    except (LookupError, TypeError):
-        return None
-    return float(value) if isinstance(value, int | float) else None

@@ -138,25 +138,23 @@ def order_of(
     if messages == []:
         raise HttpError(400, "Nothing was done: no message is selected.")
     is_seek = action == "seek_channel"
-    order = ActionRequest(
-        action,
-        topic,
-        channel,
-        node="" if is_seek else node,
-        typed=one["typed"],
-        messages=messages,
-        to=one["to"],
-        nodes=[node] if is_seek and node else None,
-        client=one["client"],
-        # Blanks and line ends of the body are kept.
-        body="".join(fields.every.get("body", ())[:1]),
-        exit=one["exit"] == "true",
-    )
     try:
-        _ = order.ids
+        return ActionRequest(
+            action,
+            topic,
+            channel,
+            node="" if is_seek else node,
+            typed=one["typed"],
+            messages=messages,
+            to=one["to"],
+            nodes=[node] if is_seek and node else None,
+            client=one["client"],
+            # Blanks and line ends of the body are kept.
+            body="".join(fields.every.get("body", ())[:1]),
+            exit=one["exit"] == "true",
+        )
     except ValueError as error:
         raise HttpError(400, str(error)) from None
-    return order
 
 
 async def act(path: str, renderer: Renderer, call: Call) -> web.Response:

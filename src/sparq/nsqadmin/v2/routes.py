@@ -634,10 +634,11 @@ async def _send(ask: ApiRequest) -> ApiSentBack:
     letters = await _unsent(ask.services, topic) if body.all else body.messages
     if not letters and not body.all:
         raise HttpError(400, "INVALID_BODY: set `messages` or `all`")
-    order = ActionRequest("redrive_message", topic, channel, messages=letters)
-    if to:
-        order = ActionRequest("copy_message", topic, messages=letters, to=to)
-    _checked(order)
+    action, channel = ("copy_message", "") if to else ("redrive_message", channel)
+    try:
+        order = ActionRequest(action, topic, channel, messages=letters, to=to)
+    except ValueError as error:
+        raise HttpError(400, f"INVALID_BODY: {error}") from None
     result = ApiSentBack(to=to, sent=0, refused={}, errors={}, more=False)
     for at in range(0, len(letters), BATCH):
         batch = structs.replace(order, messages=letters[at : at + BATCH])
@@ -667,19 +668,6 @@ async def _unsent(services: Services, topic: str) -> list[str]:
         # The last page of a log has a `next`, too.
         after = page.next if letters else None
     return found[:ALL_MAX]
-
-
-def _checked(order: ActionRequest) -> ActionRequest:
-    """Return an order whose messages and body can be read.
-
-    Raises:
-        HttpError: 400 INVALID_BODY: they cannot.
-    """
-    try:
-        _ = order.ids, order.document
-    except ValueError as error:
-        raise HttpError(400, f"INVALID_BODY: {error}") from None
-    return order
 
 
 # Actions
@@ -736,7 +724,7 @@ def _report(report: Report) -> ApiReport:
 @ENDPOINTS.add(Role.FIND, "POST", "/actions", body=ActionRequest, writes=True)
 async def _act(ask: ApiRequest) -> ApiReport:
     """Perform an action: pause, empty, delete, publish, requeue messages, close a client, ...."""
-    return await _performed(ask, _checked(ask.body))
+    return await _performed(ask, ask.body)
 
 
 @ENDPOINTS.add(Role.OPERATE, "POST", "/seek", body=ApiSeek, writes=True)
