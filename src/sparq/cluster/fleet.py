@@ -24,7 +24,7 @@ from sparq.cluster.upstream import OK, AddressRule, Upstream, UpstreamError, err
 from sparq.protocol import lookup
 from sparq.protocol.address import PORT_MAX, Address, bare_host, lookupd_url
 from sparq.protocol.lookup import topics_of
-from sparq.protocol.names import one_line
+from sparq.protocol.names import SHOWN_MAX, one_line
 
 NODES_MAX: Final = 1000
 NOT_TOLD: Final = "N/A"
@@ -97,7 +97,8 @@ def read_node(entry: Mapping[str, Any], at: str = "") -> Node | None:
     texts: dict[str, Any] = {}
     for name in TEXTS:
         told = entry.get(name)
-        texts[name] = one_line(told) if isinstance(told, str) else ""
+        told = told[:SHOWN_MAX] if isinstance(told, str) else ""
+        texts[name] = told if told.isprintable() else one_line(told)
     texts["broadcast_address"] = bare_host(texts["broadcast_address"])
     address = str(Address(texts["broadcast_address"], port))
     tcp_port: Any = entry.get("tcp_port")
