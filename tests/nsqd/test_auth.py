@@ -209,25 +209,6 @@ async def test_auth_without_authorizations_is_refused(tmp_path: Path) -> None:
         )
 
 
-INVALID_ANSWERS: list[bytes | tuple[int, bytes]] = [
-    *((500, ALL), (403, b"{}"), (403, b"["), (404, b"")),
-    *(b"no JSON", answer(entry(topic="(")), answer(entry(topic="x" * (2 << 20)))),
-]
-
-
-@pytest.mark.parametrize("reply", INVALID_ANSWERS, ids=lambda reply: repr(reply)[:40])
-async def test_auth_fails_if_the_authd_answers_invalidly(
-    tmp_path: Path, reply: bytes | tuple[int, bytes]
-) -> None:
-    """An error status or a malformed answer of the authd makes AUTH fail: E_AUTH_FAILED."""
-    async with (
-        running(reply) as authd,
-        nsqd_with_authds(tmp_path, authd) as daemon,
-        connected_with_secret(daemon) as connection,
-    ):
-        await check_fatal_error(connection, "E_AUTH_FAILED AUTH failed", c.auth(b"key"))
-
-
 async def test_auth_fails_if_all_authds_are_down_or_slow(tmp_path: Path) -> None:
     """With one authd down and the other too slow, AUTH fails; no authd is asked twice."""
     async with running(ALL) as gone:

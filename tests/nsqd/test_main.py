@@ -174,6 +174,7 @@ def by_body(messages: list[Message]) -> dict[bytes, int]:
     return {message.body: message.attempts for message in messages}
 
 
+@pytest.mark.behaviour("TestPauseMetadata")
 @pytest.mark.parametrize("gracefully", [True, False], ids=["SIGTERM", "kill -9"])
 def test_a_restart_keeps_the_state(filled_nsqd: tuple[NsqdServer, int], gracefully: bool) -> None:
     """A clean stop and kill -9 keep the same state.

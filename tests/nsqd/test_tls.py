@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from sparq.broker.stats import of_client
-from sparq.daemon.address import HANDSHAKE_SECONDS
 from sparq.nsqd import tls
 from sparq.nsqd.options import HTTPS_ADDRESS, NsqdOptions
 from sparq.nsqd.tcp import LAYERED_BYTES
@@ -283,16 +282,6 @@ async def test_without_a_certificate_tls_is_not_offered(tmp_path: Path) -> None:
         client.send(pub("t", b"x"))
         assert b"OK" == await client.response()
     await stop(daemon)
-
-
-async def test_a_handshake_has_a_deadline(run: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that does not complete the handshake in 5 s (shortened here) is dropped."""
-    assert 5.0 == HANDSHAKE_SECONDS
-    monkeypatch.setattr("sparq.nsqd.tcp.HANDSHAKE_SECONDS", 0.05)
-    daemon = await run()
-    async with connected(daemon) as client:
-        assert (await client.identify(tls_v1=True))["tls_v1"]
-        await client.end()
 
 
 async def test_a_damaged_record_ends_the_connection(

@@ -28,20 +28,20 @@ from tests.support.v2_stream import FRAME_MESSAGE, V2Stream, decode_message
 # Not just "/sparq/": the clone, too, may be called so, with the bench and the tests in it.
 SPARQ = f"{Path(sparq.__file__).parent}/"
 
-SINGLE_PUB_CALLS_MAX = 35
+SINGLE_PUB_CALLS_MAX = 34
 """Calls from the bytes of a PUB to those of its OK."""
 SINGLE_PUB_FILES_MAX = 11
 """Number of source files with these functions, including `log.block`."""
-DELIVERED_PUB_CALLS_MAX = 91
+DELIVERED_PUB_CALLS_MAX = 90
 DELIVERED_PUB_FILES_MAX = 23
 """The same for a PUB whose message a consumer gets at once, up to the bytes of the message."""
-FIN_CALLS_MAX = 38
+FIN_CALLS_MAX = 36
 """Calls from the bytes of a FIN to its record in the ledger's file."""
 FIN_FILES_MAX = 14
 DELIVERY_FILES_MAX = 11
 MANY_PUBS_CALLS_MAX = 51
 """Calls for a hundred PUBs that arrive in one read."""
-MANY_FINS_CALLS_MAX = 66
+MANY_FINS_CALLS_MAX = 62
 """Calls for a hundred FINs and the next delivery, within one block."""
 
 
