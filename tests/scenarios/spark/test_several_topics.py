@@ -350,13 +350,15 @@ def test_an_nsqd_that_is_lost_for_good_is_given_up_by_name(both, made, prefix, c
     left = made(**given, offset=follower.offset, lostNsqds=nsqd.tcp)
     read = follower.bodies(topic)
     left.read(2 - sum(body in read for body in (b"1", b"2")))
-    (lost,) = {
-        found[1]
-        for line in caplog.messages
-        if (found := re.search(r"(\d+)(?:,| messages) of topic .* lostNsqds gives", line))
-    }
+
+    def lost() -> set[str]:
+        left.step()
+        pattern = r"(\d+)(?:,| messages) of topic .* lostNsqds gives"
+        return {found[1] for line in caplog.messages if (found := re.search(pattern, line))}
+
+    (count,) = wait_for(lost)
     assert [b"1", b"2"] == sorted({*read, *left.bodies(topic)} - {b"3", b"4", b"5"})
-    assert 5 == len(read) + len(left.rows) + int(lost)
+    assert 5 == len(read) + len(left.rows) + int(count)
 
 
 def test_a_tombstoned_topic_is_still_read(lookupd, steady, made, prefix):
