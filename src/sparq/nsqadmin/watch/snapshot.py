@@ -165,7 +165,9 @@ class SnapshotBuilder(ChannelPast):
         lags = [row.lag_seconds for row in channels if row.lag_seconds is not None]
         up, lag = sum(node.is_well for node in nodes), max(lags, default=None)
         totals = Totals(nodes=len(nodes), nodes_up=up, **sums, lag_seconds=lag)
-        self.history.add(time, topics, channels, nodes, totals)
+        # Before the first answer nothing is known: a step of zeros would be wrong for ten seconds.
+        if any(seen.stats is not None for seen in observed):
+            self.history.add(time, topics, channels, nodes, totals)
         notices = attention(
             time=time,
             nodes=nodes,
