@@ -186,6 +186,16 @@ def test_a_scattered_message_costs_at_most_300_bytes(messages: int, again: bool)
     assert bytes_of(messages, again=again) <= PAGES_KEPT * PAGE_BYTES + messages * BYTES_MAX
 
 
+def test_the_memory_of_scattered_messages_goes_with_the_last_one() -> None:
+    """Thousands of scattered messages leave no memory behind when all of them are taken back."""
+    in_flight = InFlight()
+    spread = np.arange(BASE, BASE + 3_000 * PAGE_SIZE, PAGE_SIZE)
+    in_flight.note_many(spread, np.full(3_000, 2), 1, now_ns=0, deadline_ns=9)
+    assert in_flight.count == len(in_flight.expire(9).indexes) == 3_000
+
+    assert (in_flight.count, len(in_flight._scattered.owner)) == (0, 0)
+
+
 def test_pages_with_one_message_left_are_emptied_by_fins_alone() -> None:
     """Pages with one message left each are emptied by FINs alone.
 
