@@ -89,22 +89,18 @@ class Catalog:
         # An earlier run may have been killed after making a topic's folder, before syncing it.
         self._sync_folders()
         if disk.exists(self._path(FACTS)):
-            self._read()
+            try:
+                version, self.node_id, self.retired_index = decode(self._contents(FACTS))
+            except MetadataError as error:
+                raise CatalogError(f"{self._path(FACTS)} is damaged: {error}") from error
+            if version != FORMAT:
+                found = f"{self._path(FACTS)} has format {version}"
+                raise CatalogError(f"{found}, but this version reads format {FORMAT}")
         else:
             self.save_facts()
         for name in disk.listdir(self._path(TRASH)):
             self.retired_index = max(self.retired_index, retired_index_of(name))
         self._complete_deletions()
-
-    def _read(self) -> None:
-        try:
-            version, self.node_id, self.retired_index = decode(self._contents(FACTS))
-        except MetadataError as error:
-            raise CatalogError(f"{self._path(FACTS)} is damaged: {error}") from error
-        if version != FORMAT:
-            raise CatalogError(
-                f"{self._path(FACTS)} has format {version}, but this version reads format {FORMAT}"
-            )
 
     def read_file(self, name: str, decode: Callable[[bytes], Result], what: str) -> Result | None:
         """Read a file that `save_file` has written; None: there is none.

@@ -5,8 +5,8 @@
    reply to a SUB.
 2. Output leaves only through `take_output`, which is called after the turn's disk writes.
 3. After `closing` is set, no command is executed any more; replies that have a slot are still sent.
-4. A session knows neither its channel nor its topic: `Commands.subscriptions` does. Channels call
-   sessions; sessions call neither channels nor topics.
+4. A session knows neither its channel nor its topic: the broker does. Channels call sessions;
+   sessions call neither channels nor topics.
 """
 
 from __future__ import annotations
