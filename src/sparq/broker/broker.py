@@ -29,7 +29,7 @@ from sparq.broker.catalog import Catalog, Checkpoints
 from sparq.broker.channel import Channel, SeekTarget
 from sparq.broker.dead_letters import DeadLetterBatch, Only, apply_result, unclaim
 from sparq.broker.message_actions import Indexes
-from sparq.broker.options import NEVER, BrokerOptions, Refused
+from sparq.broker.options import NEVER, BrokerOptions, Refusal
 from sparq.broker.permissions import Permissions
 from sparq.broker.policies import Policies, Policy
 from sparq.broker.publishing import Publish, answer
@@ -285,7 +285,7 @@ class Broker:
                 topic = self._topics.get_or_create(publish.topic, now)
             if topic.scope.is_limited:
                 ready_ns = admit(topic, publish, now)
-        except Refused as refused:
+        except Refusal as refused:
             answer([publish], turn, now, str(refused), fatal=refused.fatal)
         else:
             topic.publishing.add(publish, ready_ns)
@@ -300,7 +300,7 @@ class Broker:
         if command.topic not in self.topics and not self.drains.refusal(command.topic):
             try:
                 self._topics.get_or_create(command.topic, now)
-            except Refused:
+            except Refusal:
                 return  # the MPUB that follows is answered with this error
 
     def _subscribe(self, session: V2Session, command: commands.Subscribe, now: Instant) -> None:
@@ -342,7 +342,7 @@ class Broker:
             topic = self._topics.get_or_create(topic_name, now)
             is_new = name not in topic.channels
             channel = topic.create_channel(name)
-        except Refused as refused:
+        except Refusal as refused:
             raise RemoteError(code, f"{command} failed {refused}") from refused
         self.turn.topics[topic] = None
         return topic, channel, is_new
@@ -535,7 +535,7 @@ class Broker:
         """Create the topic unless it exists."""
         try:
             topic = self._topics.get_or_create(name, now)
-        except Refused as refused:
+        except Refusal as refused:
             raise RemoteError(refused.code, str(refused)) from refused
         topic.make_durable(now)
 
@@ -561,7 +561,7 @@ class Broker:
         topic = self._existing_topic(topic_name)
         try:
             topic.create_channel(name)
-        except Refused as refused:
+        except Refusal as refused:
             raise RemoteError(refused.code, str(refused)) from refused
         topic.make_durable(now)
 

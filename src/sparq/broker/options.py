@@ -32,7 +32,7 @@ FILE_BYTES_MIN = 64 << 10
 """Each file has a few KiB of overhead; smaller files would hold little else."""
 
 
-class Refused(Exception):
+class Refusal(Exception):
     """A publish, topic or channel is refused; the text says why.
 
     Attributes:
@@ -44,7 +44,7 @@ class Refused(Exception):
     fatal = False
 
 
-class LimitReached(Refused):
+class LimitReached(Refusal):
     """A limit refuses one more of something; the text says which limit."""
 
     code = "LIMIT_REACHED"

@@ -26,7 +26,7 @@ from sparq.broker.ledger_writer import LedgerWriter
 from sparq.broker.options import (
     BrokerOptions,
     QueueSettings,
-    Refused,
+    Refusal,
     check_limit,
     file_bytes,
 )
@@ -51,7 +51,7 @@ FILE_BYTES_MIN: Final = 256 << 10
 Files = tuple[Ledger, TopicState, Log]
 
 
-class Leaving(Refused):
+class Leaving(Refusal):
     """The topic of this name is being deleted, or could not be opened."""
 
     code = "EXITING"
@@ -241,7 +241,7 @@ class Topics:
         Raises:
             Leaving: a topic of this name is being deleted, or could not be opened.
             LimitReached: the topic does not exist, and the maximum number of topics is reached.
-            Refused: its files cannot be created.
+            Refusal: its files cannot be created.
         """
         if (found := self.by_name.get(name)) is not None:
             return found
@@ -263,7 +263,7 @@ class Topics:
                 note = f"topic {name} cannot be created: {error}"
                 self._turn.health.fail(Trouble.CREATE, "", note, error)
                 self._catalog.forget_folder(name)
-                raise Refused(error.reason) from error
+                raise Refusal(error.reason) from error
             self._turn.health.recover(Trouble.CREATE)
         topic = self._make_topic(name, log, ledger)
         topic.begin(now, wait_for_lookup=self.has_lookupd)
