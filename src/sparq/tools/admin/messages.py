@@ -121,8 +121,10 @@ async def pages(
         yield messages
         if searched is not None:
             searched[node.address] = page.progress
-        # The same token again would make this loop endless: nsqd is not trusted.
-        after = None if page.done or page.next == after else page.next
+        # The same token again would make this loop endless: nsqd is not trusted. Even the last page
+        # of a log has a `next`, for clients that follow the log; a page of a search may be empty.
+        is_end = page.done or page.next == after or not (messages or path == SEARCH)
+        after = None if is_end else page.next
 
 
 async def first_messages(
@@ -138,9 +140,7 @@ async def first_messages(
         messages: list[Message] = []
         async for page in pages(job, node, path, query, searched):
             messages += page
-            # Even the last page of a log has a `next`, for clients that follow the log; a page of a
-            # search may be empty.
-            if len(messages) >= limit or not (page or path == SEARCH):
+            if len(messages) >= limit:
                 break
         return messages[:limit]
 
@@ -298,7 +298,7 @@ async def export(job: Job) -> int:
     count = cut = 0
     async with _target(options.output, job.output) as write:
         if options.format == "csv":
-            await write(_csv([COLUMNS]))
+            await write(f"{','.join(COLUMNS)}\r\n".encode())
         some: list[Message] = []
         async for message in merged([messages_of(node) for node in nodes]):
             count += 1
@@ -330,8 +330,12 @@ async def merged(sources: Sequence[AsyncIterator[Message]]) -> AsyncIterator[Mes
 
 
 def _lines(form: str, messages: Sequence[Message]) -> bytes:
+    """Format messages as JSON lines or CSV (RFC 4180)."""
     if form == "csv":
-        return _csv([map(_csv_cell, map(message.get, COLUMNS)) for message in messages])
+        text = io.StringIO()
+        rows = ([_csv_cell(message.get(name)) for name in COLUMNS] for message in messages)
+        csv.writer(text).writerows(rows)
+        return text.getvalue().encode("utf-8", "replace")
     texts = (json.dumps(message, ensure_ascii=False) for message in messages)
     return "".join(f"{text}\n" for text in texts).encode("utf-8", "surrogatepass")
 
@@ -340,13 +344,6 @@ def _csv_cell(value: Any) -> str:
     text = "" if value is None else str(value)
     text = text.lower() if isinstance(value, bool) else text
     return f"'{text}" if text.startswith(FORMULA) else text
-
-
-def _csv(rows: Iterable[Iterable[str]]) -> bytes:
-    """Format rows as CSV (RFC 4180)."""
-    text = io.StringIO()
-    csv.writer(text).writerows(rows)
-    return text.getvalue().encode("utf-8", "replace")
 
 
 @asynccontextmanager
@@ -491,18 +488,17 @@ async def redrive(job: Job) -> int:
     found = await _redrivable(job)
     job.errors |= found.errors
     left = job.options.limit or sys.maxsize
-    totals: dict[str, int] = {}
+    progress: dict[str, RedriveProgress] = {}
     for address, figures in found.having.items():
         if address in found.nodes:
-            totals[address] = min(left, max(0, figures.depth))
-            left -= totals[address]
+            progress[address] = RedriveProgress(min(left, max(0, figures.depth)))
+            left -= progress[address].total
     if job.options.dry_run:
-        planned = [{"nsqd": at, "would_redrive": count} for at, count in totals.items()]
+        planned = [{"nsqd": at, "would_redrive": one.total} for at, one in progress.items()]
         return await job.show({"rows": planned}, *table(("nsqd", "would_redrive"), planned))
-    progress = {address: RedriveProgress(total) for address, total in totals.items()}
     query = {"topic": job.topic, "channel": job.channel}
     query |= {"to_all": "true"} if job.options.to_all else {}
-    every = sum(totals.values())
+    every = sum(one.total for one in progress.values())
 
     async def redrive_one(address: str, total: int) -> None:
         # `--rate` is the rate of the cluster: divided so that all nsqds finish at the same time.
@@ -514,9 +510,9 @@ async def redrive(job: Job) -> int:
         return f"redriven: {sum(each.done for each in progress.values()):,} of {every:,}"
 
     async with progress_shown(shown):
-        await asyncio.gather(*(redrive_one(address, total) for address, total in totals.items()))
+        await asyncio.gather(*(redrive_one(at, one.total) for at, one in progress.items()))
     # How many letters are in the channel now; an nsqd that does not say is left out.
-    nodes = [found.nodes[address] for address in totals]
+    nodes = [found.nodes[address] for address in progress]
     stats = await job.fleet.stats(job.topic, job.channel, nodes=nodes)
     job.errors |= known(stats.errors)
     reasons: Counter[str] = Counter()
