@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from sparq.cluster.messages import LETTER_FIELDS, Message, NodeMessage, shown
+from sparq.cluster.messages import LETTER_FIELDS, Message, shown
+from sparq.protocol.messages import NodeMessage
 
 MESSAGE: dict[str, Any] = {
     "id": "0ac3ac5ff8a56000",

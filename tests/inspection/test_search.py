@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import pytest
@@ -140,7 +139,9 @@ def test_text_is_found_in_a_message_that_is_larger_than_a_window() -> None:
     """
     large = b"x" * (2 * searching.WINDOW_BYTES) + b"here"
     inspection = inspection_of_batch([b"he", large, b"re", b"here"])
-    search = Search(inspection, Criteria(text=b"here"), 0, EVERYTHING, perf_counter, body_bytes=4)
+    search = Search(
+        inspection, Criteria(text=b"here"), 0, EVERYTHING, Counter().clock, body_bytes=4
+    )
     run(search)
     assert [stored.body for stored in search.found] == [b"xxxx", b"here"]
 
@@ -149,7 +150,7 @@ def test_missing_messages_count_as_unsearched(monkeypatch: pytest.MonkeyPatch) -
     """Messages whose bytes are missing count as unsearched."""
     inspection = inspection_of_batch([b"a", b"b"])
     monkeypatch.setattr(searching, "read_extent", lambda _disk, _place: b"")
-    search = Search(inspection, Criteria(), 0, EVERYTHING, perf_counter)
+    search = Search(inspection, Criteria(), 0, EVERYTHING, Counter().clock)
     run(search)
     assert (search.found, search.unsearched) == ([], 2)
 
@@ -237,7 +238,7 @@ def test_a_search_result_is_bounded_in_bytes(
     """A search stops at `FOUND_BYTES_MAX`, before its limit on results."""
     monkeypatch.setattr(searching, "FOUND_BYTES_MAX", 10)
     search = Search(
-        *(inspection_of(harness), Criteria(), 0, EVERYTHING, perf_counter), body_bytes=6
+        *(inspection_of(harness), Criteria(), 0, EVERYTHING, Counter().clock), body_bytes=6
     )
     assert search.begin_step()
     search.run()

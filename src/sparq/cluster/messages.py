@@ -5,67 +5,16 @@ A node's answer is not trusted: one of another form makes the node faulty, as on
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from msgspec import Meta, Struct
 
 from sparq.cluster.figures import Amount
 from sparq.cluster.fleet import Fleet, Node, checked_answer
-from sparq.options.units import SECOND
+from sparq.protocol.messages import Digits, NodeMessage
 
 Message: TypeAlias = dict[str, Any]
 """The node's own object, and `node`, the node's address: two nodes may have the same id."""
-
-Digits: TypeAlias = Annotated[str, Meta(pattern="^[0-9]{1,20}$")]
-
-
-def ns_of(text: str) -> int:
-    """Parse `2026-11-23T12:00:00.123456789Z` into nanoseconds since 1970.
-
-    Raises:
-        ValueError: the text is no such time.
-    """
-    # The fraction is read by hand: datetime has microseconds only.
-    whole, _, fraction = text.removesuffix("Z").partition(".")
-    moment = datetime.fromisoformat(whole).replace(tzinfo=UTC)
-    return int(moment.timestamp()) * SECOND + int(fraction.ljust(9, "0")[:9] or 0)
-
-
-class MessageHolder(Struct):
-    """The consumer that has a message in flight."""
-
-    client_id: str
-    hostname: str
-    user_agent: str
-
-
-class NodeMessage(Struct, kw_only=True):
-    """A message as nsqd shows it (docs/http.md), and its node's address."""
-
-    id: str
-    time: str
-    index: Digits
-    timestamp: Digits
-    size: int
-    node: str = ""
-    attempts: int | None = None
-    state: Literal["waiting", "in_flight", "deferred", "finished"] | None = None
-    client: MessageHolder | None = None
-    since: str | None = None
-    deadline: str | None = None
-    due: str | None = None
-    in_flight_seconds: float | None = None
-    due_seconds: float | None = None
-    body: str = ""
-    encoding: str = ""
-    cut: bool = False
-    letter: dict[str, str] | None = None
-
-    def __post_init__(self) -> None:
-        """Raises ValueError: `due` is no time."""
-        if self.due:
-            ns_of(self.due)
 
 
 class NodePage(Struct):

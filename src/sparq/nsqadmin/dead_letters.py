@@ -20,7 +20,6 @@ from typing import Any, Final
 from msgspec import Struct, structs
 
 from sparq.cluster.fleet import Fleet
-from sparq.cluster.messages import ns_of
 from sparq.daemon.access.audit import AuditLog
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin.messages import (
@@ -30,6 +29,7 @@ from sparq.nsqadmin.messages import (
     log_page,
     whole_body,
 )
+from sparq.protocol.messages import ns_of
 
 NAMED: Final = re.compile(
     r"(?P<from>.+?)[._-](?:dead|dlq|dead[._-]?letters?|failed)(?:#ephemeral)?", re.IGNORECASE

@@ -24,7 +24,6 @@ import re
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -33,10 +32,11 @@ from msgspec import Meta, Struct, structs
 
 from sparq.cluster.figures import Amount, SeekResult
 from sparq.cluster.fleet import Fleet, Node, UnknownNode, checked_answer
-from sparq.cluster.messages import Message, NodePage, node_message, node_page, ns_of
+from sparq.cluster.messages import Message, NodePage, node_message, node_page
 from sparq.cluster.upstream import NO_ROUTE, UpstreamError
 from sparq.daemon.http import HttpError
-from sparq.options.units import SECOND
+from sparq.protocol.instant import rfc3339
+from sparq.protocol.messages import ns_of
 
 LIMIT: Final = 50
 LIMIT_MAX: Final = 1000
@@ -56,13 +56,6 @@ SEARCH: Final = "/topic/search"
 STATES: Final = ("waiting", "in_flight", "deferred")
 
 T = TypeVar("T")
-
-
-def text_of(ns: int) -> str:
-    """Format a time as text; whole seconds have no fraction."""
-    seconds, rest = divmod(ns, SECOND)
-    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{text}.{rest:09d}Z" if rest else f"{text}Z"
 
 
 class Missing(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -620,10 +613,10 @@ async def times(
     end = max(begin + buckets, *(edges[-1] for edges, _ in counted))
     width = (end - begin) / buckets
     spread_counts = [
-        Bucket(text_of(begin + round(at * width)), count)
+        Bucket(rfc3339(begin + round(at * width)), count)
         for at, count in enumerate(spread(counted, begin, end, buckets))
     ]
-    return Times(begin=text_of(begin), to=text_of(end), buckets=spread_counts, **about)
+    return Times(begin=rfc3339(begin), to=rfc3339(end), buckets=spread_counts, **about)
 
 
 def spread(

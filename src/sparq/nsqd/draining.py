@@ -18,7 +18,6 @@ import logging
 import time
 from collections.abc import Iterator
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -91,7 +90,7 @@ def has_nothing_left(broker: Broker) -> bool:
 
 
 async def remainders(broker: Broker) -> list[QueueRemainder]:
-    """Return the messages left, largest first; the event loop runs in between."""
+    """Return the messages left; the event loop runs in between."""
     found: list[QueueRemainder] = []
     until = time.perf_counter() + SLICE_SECONDS
     for topic in remaining(broker, list(broker.topics.values())):
@@ -99,7 +98,7 @@ async def remainders(broker: Broker) -> list[QueueRemainder]:
         if time.perf_counter() >= until:
             await asyncio.sleep(0)
             until = time.perf_counter() + SLICE_SECONDS
-    return sorted(found, key=attrgetter("messages"), reverse=True)
+    return found
 
 
 class DrainRoutes:

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET
 
 from sparq.broker import seeking
 from sparq.daemon.http import JSON, Call, Content, HttpError, Route, topic_channel
@@ -33,7 +32,9 @@ from sparq.nsqd.turns import instant
 from sparq.options.units import MILLISECOND, SECOND
 from sparq.protocol.dead_letters import unseal
 from sparq.protocol.envelope import ENVELOPE_BYTES_MAX
+from sparq.protocol.instant import rfc3339
 from sparq.protocol.layout import INDEX_BITS
+from sparq.protocol.messages import MessageClient, NodeMessage
 
 if TYPE_CHECKING:
     from sparq.broker.channel import Channel
@@ -55,61 +56,10 @@ ones wait. One thread runs all of them."""
 PLACE_READS_MAX: Final = 8
 """Attempts to find a place by time; one read is enough, unless its result has been dropped."""
 
-UTF8_BYTES_MAX: Final = 4
 FIRST: Final = (-(1 << 62), -1)
 """Due time and index before those of all messages."""
 
 BYTES: Final = "application/octet-stream"
-
-
-class MessageClient(Struct):
-    """The consumer that has a message in flight."""
-
-    client_id: str
-    hostname: str
-    remote_address: str
-    user_agent: str
-
-
-class Message(Struct, kw_only=True):
-    """A message in answers; fields that do not apply to it are left out.
-
-    Attributes:
-        attempts: how often a channel delivered it; None: unknown, or no channel is named.
-        size: bytes of its body.
-        body: its beginning, in `encoding` text or base64; `cut`: whether the rest is left out.
-        state: its state on the channel; the fields up to `due_seconds` are details of it.
-        letter: the history of a dead letter.
-    """
-
-    id: str
-    index: str
-    time: str | None
-    timestamp: str
-    attempts: int | None = None
-    size: int
-    body: str | UnsetType = UNSET
-    encoding: str | UnsetType = UNSET
-    cut: bool | UnsetType = UNSET
-    state: str | UnsetType = UNSET
-    client: MessageClient | UnsetType | None = UNSET
-    since: str | UnsetType | None = UNSET
-    deadline: str | UnsetType | None = UNSET
-    in_flight_seconds: float | UnsetType = UNSET
-    due: str | UnsetType | None = UNSET
-    due_seconds: float | UnsetType = UNSET
-    letter: Mapping[str, str] | UnsetType = UNSET
-
-    def set_body(self, body: bytes) -> None:
-        """Show a body; one that is cut within a UTF-8 character still counts as text."""
-        self.cut = len(body) < self.size
-        for less in range(UTF8_BYTES_MAX if self.cut else 1):
-            try:
-                self.body, self.encoding = body[: len(body) - less].decode(), "text"
-            except UnicodeDecodeError:
-                continue
-            return
-        self.body, self.encoding = base64.b64encode(body).decode(), "base64"
 
 
 class ChannelView(NamedTuple):
@@ -119,18 +69,18 @@ class ChannelView(NamedTuple):
     sessions: Mapping[int, V2Session]
     places: Mapping[int, MessagePlace[int]]
 
-    def describe(self, message: Message, index: int) -> None:
+    def describe(self, message: NodeMessage, index: int) -> None:
         """Add a message's state on the channel, with details if it is in flight or deferred."""
         place, now = self.places[index], self.now
         state = MessageState(place.state)
         message.state = state.name.lower()
         message.attempts = None if place.attempts == UNKNOWN else place.attempts
         # Deadlines are monotonic, so that a change of the system's time does not move them.
-        until = shown_time(now.wall_ns - now.mono_ns + place.until_ns)
+        until = rfc3339(now.wall_ns - now.mono_ns + place.until_ns)
         if state is MessageState.IN_FLIGHT:
             session = self.sessions.get(place.owner)
             message.client = None if session is None else _client(session)
-            message.since = shown_time(now.wall_ns - now.mono_ns + place.since_ns)
+            message.since = rfc3339(now.wall_ns - now.mono_ns + place.since_ns)
             message.deadline = until
             message.in_flight_seconds = round((now.mono_ns - place.since_ns) / SECOND, 3)
         elif state is MessageState.DEFERRED:
@@ -289,10 +239,10 @@ class Inspection:
             letter, body = unseal(stored.body)
             size -= len(stored.body) - len(body)
             body = body[: max(0, query.body_bytes)]
-        message = Message(
+        message = NodeMessage(
             id=id_of(stored.index, self._broker.node_id),
             index=str(stored.index),
-            time=shown_time(stored.time_ns),
+            time=rfc3339(stored.time_ns),
             timestamp=str(stored.time_ns),
             size=size,
             letter=letter or UNSET,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from sparq.cluster.messages import ns_of
-from sparq.nsqadmin.messages import spread, text_of
+from sparq.nsqadmin.messages import spread
+from sparq.protocol.instant import rfc3339
+from sparq.protocol.messages import ns_of
 
 
-def test_times_are_written_with_nanoseconds() -> None:
-    """Times are written with nanoseconds, or without a fraction for whole seconds."""
-    for text in ("2026-11-23T12:00:00Z", "2026-11-23T12:00:00.000000001Z"):
-        assert text == text_of(ns_of(text))
+def test_times_are_read_with_nanoseconds() -> None:
+    """What nsqd writes is read back; a time may have a shorter fraction, or none."""
+    for ns in (0, 1_795_000_000_000_000_001):
+        assert ns == ns_of(rfc3339(ns))
     assert 1_500_000_000 == ns_of("1970-01-01T00:00:01.5Z")
+    assert 1_000_000_000 == ns_of("1970-01-01T00:00:01Z")
 
 
 def test_counts_are_spread_evenly() -> None:

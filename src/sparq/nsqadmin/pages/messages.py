@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sparq.cluster.messages import ns_of
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin import words
 from sparq.nsqadmin.dead_letters import origin
@@ -37,6 +36,7 @@ from sparq.nsqadmin.pages.charts import Line, chart
 from sparq.nsqadmin.pages.rendering import PageRequest, PageView
 from sparq.options.units import SECOND
 from sparq.protocol.dead_letters import REDRIVE_CHANNEL
+from sparq.protocol.messages import ns_of
 
 STATES: Final = {"waiting": "Waiting", "in_flight": "In flight", "deferred": "Deferred"}
 TABS: Final = {**STATES, "log": "Log", "tail": "Tail", "search": "Search"}

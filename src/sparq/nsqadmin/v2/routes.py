@@ -40,7 +40,7 @@ from sparq.cluster.draining import DrainProgress
 from sparq.cluster.figures import DELIVERY, STATES, SelectionResult, checked
 from sparq.cluster.figures import Amount as Count
 from sparq.cluster.fleet import UnknownNode
-from sparq.cluster.messages import Message, NodeMessage
+from sparq.cluster.messages import Message
 from sparq.cluster.rows import BY_NAME, LIMIT_MAX, ChannelRow, TopicRow, in_order, page_of
 from sparq.cluster.rows import LIMIT as ROWS
 from sparq.cluster.upstream import UpstreamError
@@ -71,6 +71,7 @@ from sparq.nsqadmin.v2.endpoints import (
 from sparq.nsqadmin.watch.rows import ClientGroup, Lookupd, NodeRow, Notice, Totals
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
 from sparq.protocol.dead_letters import REDRIVE_CHANNEL
+from sparq.protocol.messages import NodeMessage
 from sparq.protocol.names import is_valid_name
 
 WAIT_SECONDS: Final = 25.0
