@@ -18,7 +18,7 @@ import pytest
 from tests.scenarios.interop.environments import HERE, ROOT, is_python
 
 PAGE = ROOT / "docs" / "clients.md"
-CLIENTS = ("pynsq", "gnsq", "ansq", "nsqjs", "squeaky")
+CLIENTS = ("pynsq", "gnsq", "ansq", "asyncnsq", "nsq-py", "nsqjs", "squeaky")
 FEATURES = {
     "publish": "PUB",
     "mpub": "MPUB",
@@ -41,6 +41,11 @@ Cell = tuple[str, str]
 
 NO_BACKOFF = "The client has no backoff: `RDY` stays unchanged when a message is requeued."
 NO_COMPRESSION = "The client has no compression."
+ASYNCNSQ_TLS = (
+    "The client starts TLS on a socket that asyncio's transport still owns, with an argument"
+    " `loop` that Python 3.10 removed, and with TLS 1.0 only. Its metadata require Python 3.6"
+    " to 3.9."
+)
 ABSENT: dict[Cell, str] = {
     ("ansq", "backoff"): NO_BACKOFF,
     ("ansq", "tls"): "The client raises `NotImplementedError` where nsqd grants this.",
@@ -51,6 +56,14 @@ ABSENT: dict[Cell, str] = {
         " authorized: its next command raises `NSQUnauthorized` and is not sent."
     ),
     ("ansq", "layers"): "The client raises `NotImplementedError` where nsqd grants this.",
+    ("asyncnsq", "backoff"): NO_BACKOFF,
+    ("asyncnsq", "tls"): ASYNCNSQ_TLS,
+    ("asyncnsq", "layers"): ASYNCNSQ_TLS,
+    ("nsq-py", "deferred"): "The client has no command for deferred publishing.",
+    ("nsq-py", "backoff"): NO_BACKOFF,
+    ("nsq-py", "snappy"): NO_COMPRESSION,
+    ("nsq-py", "deflate"): NO_COMPRESSION,
+    ("nsq-py", "layers"): NO_COMPRESSION,
     ("squeaky", "backoff"): NO_BACKOFF,
     ("squeaky", "heartbeats"): "The client cannot request an interval.",
     ("squeaky", "tls"): "The client has no TLS.",
@@ -77,13 +90,21 @@ NOTES: dict[Cell, str] = {
     ("gnsq", "deflate"): GNSQ_LAYERS,
     ("gnsq", "layers"): GNSQ_LAYERS,
     ("gnsq", "refusal"): f"{NEW_CONNECTION} automatically.",
+    ("asyncnsq", "discovery"): (
+        "With discovery the client sends no IDENTIFY, so its options have no effect."
+    ),
+    ("nsq-py", "tls"): (
+        "The client requests TLS 1.0 only, for which OpenSSL 3 has no ciphers: the test redefines"
+        " `ssl.PROTOCOL_TLSv1` as any version."
+    ),
+    ("nsq-py", "refusal"): f"{NEW_CONNECTION} when its user calls `check_connections`.",
     ("nsqjs", "refusal"): f"{NEW_CONNECTION} when its user makes a new `Writer`.",
     ("squeaky", "refusal"): f"{NEW_CONNECTION} when its user makes a new `Publisher`.",
 }
 
 # Differences that tests must allow for: clients that close their connection on any refused
 # publish, and clients that work over a layer only with few, small messages.
-CLOSES_ON_REFUSAL = {"gnsq", "nsqjs", "squeaky"}
+CLOSES_ON_REFUSAL = {"gnsq", "nsq-py", "nsqjs", "squeaky"}
 FEW_AND_SMALL = {("pynsq", "snappy")}
 
 

@@ -165,7 +165,7 @@ def day(name: str, start: Start, days: dict[str, JobResult], nsqd: NsqdServer) -
             topic_of(name, "day"),
             publish=[*ONE_BY_ONE, *PLANS],
             multi_publish=TOGETHER,
-            defer=["later"],
+            defer=[] if (name, "deferred") in matrix.ABSENT else ["later"],
             plans=PLANS,
         )
         days[name] = JobResult(start(told), nsqd)
