@@ -46,11 +46,10 @@ from typing import Any, Final, Self
 from sparq.client.arguments import check_name, parse_nsqd, require_callable
 from sparq.client.config import Config
 from sparq.client.connection import open_connection
-from sparq.client.discovery import Filter, background
+from sparq.client.discovery import Connecting, Filter, background
 from sparq.client.errors import ClosedError, ConnectionLostError, SparqClientError
 from sparq.client.log_fields import FieldLogger, about, of_message
 from sparq.client.message import Message
-from sparq.client.pool import Connecting
 from sparq.client.producer import Producer
 from sparq.client.rdy import Backoff, BackoffSignal, BackoffState, Distributor
 from sparq.client.subscription import Batch, Counters, Inbox, Subscription

@@ -1,7 +1,7 @@
 """Structured log fields: topic, channel, nsqd and so on as attributes of each log record.
 
-1. Every log line of the client goes to the logger of its module (such as ``sparq.client.pool``) and
-   has all of ``FIELDS`` as attributes of its record; "" if a field does not apply.
+1. Every log line of the client goes to a logger named in docs/observing_clients.md, and has all of
+   ``FIELDS`` as attributes of its record; "" if a field does not apply.
 2. Topic and channel come from a context variable: a consumer's tasks and connections run in a
    context that sets them (``about``). The other fields are given with the log call.
 3. No field contains a secret or a message body.

@@ -50,7 +50,7 @@ from typing import Any, Final, NamedTuple, Self
 from sparq.client.arguments import check_delay, check_name
 from sparq.client.config import Config, milliseconds
 from sparq.client.connection import OK, STORAGE_REFUSALS, Connection, open_connection
-from sparq.client.discovery import Filter, background
+from sparq.client.discovery import FAILURES, Connecting, Filter, background
 from sparq.client.errors import (
     ClosedError,
     ConnectionLostError,
@@ -60,7 +60,6 @@ from sparq.client.errors import (
     reason_of,
 )
 from sparq.client.log_fields import FieldLogger
-from sparq.client.pool import FAILURES, Connecting
 from sparq.protocol import commands
 from sparq.protocol.errors import DRAINING, RemoteError
 

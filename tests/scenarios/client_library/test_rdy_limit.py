@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from sparq.client import Consumer, Message, pool
+from sparq.client import Consumer, Message, discovery
 from sparq.client.rdy import RdyWindow
 from tests.client.scripted import Peer, ScriptedNsqd
 from tests.support.waiting import let_all_run, until
@@ -263,7 +263,7 @@ def test_rdy_never_exceeds_max_in_flight(
 ) -> None:
     """Whatever happens to connections and messages, RDY never exceeds max_in_flight."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
-    monkeypatch.setattr(pool, "FIRST_DELAY", 0.002)
+    monkeypatch.setattr(discovery, "FIRST_DELAY", 0.002)
     run_state_machine_as_test(
         ScriptedNsqds, settings=settings(max_examples=15, stateful_step_count=25, deadline=None)
     )

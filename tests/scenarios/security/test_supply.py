@@ -26,7 +26,7 @@ DANGEROUS = (
 """ruff's rules on exec, eval, unpickling, MD5, unverified TLS, shells, and chance for secrets."""
 
 CHANCE = {
-    "client/pool.py": "how long a pause is",
+    "client/discovery.py": "how long a pause is",
     "nsqd/auth.py": "which authd is asked first",
     "demo/generator.py": "the clicks of a made site",
     "testing.py": "what a disk of tests loses",

@@ -1,4 +1,4 @@
-"""client.pool: one connection per address, reconnected after growing, bounded delays."""
+"""client.discovery: one connection per address, reconnected after growing, bounded delays."""
 
 import asyncio
 import sys
@@ -9,9 +9,8 @@ import pytest
 
 from sparq.client import Producer
 from sparq.client.config import Config
-from sparq.client.discovery import background
+from sparq.client.discovery import Connecting, background
 from sparq.client.errors import ConnectionLostError, WrongPeerError
-from sparq.client.pool import Connecting
 from tests.support.waiting import let_all_run, stays, until
 
 
