@@ -16,7 +16,7 @@ from sparq.broker.options import NEVER
 BASE = 9 * PAGE_SIZE
 SPREAD = [BASE + page * PAGE_SIZE + at for page in range(6) for at in range(7)]
 BYTES_MAX = 300
-PAGE_BYTES = 30 * PAGE_SIZE
+PAGE_BYTES = 22 * PAGE_SIZE
 CAP_NS = 500
 
 places = st.integers(0, len(SPREAD) - 1).map(SPREAD.__getitem__)

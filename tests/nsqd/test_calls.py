@@ -18,7 +18,7 @@ from tests.support.v2_client import OK
 
 SPARQ = f"{Path(sparq.__file__).parent}/"
 ROUNDS = 5
-PUB_CALLS_MAX, PUB_FILES_MAX = 60, 12
+PUB_CALLS_MAX, PUB_FILES_MAX = 60, 14
 PAUSE_CALLS_MAX, PAUSE_FILES_MAX = 84, 17
 PAUSE_AGAIN_CALLS_MAX, PAUSE_AGAIN_FILES_MAX = 42, 9
 

@@ -1,10 +1,10 @@
 """A channel's messages in flight, with owner and deadline, as rows of tables.
 
 A page is a table of 4,096 neighboring indexes and exists only while one of them is in flight, so
-memory depends on the messages in flight and not on the backlog. A page takes up to 120 KiB: where
-only a few of its messages are in flight, they are in one table of scattered messages instead, at
-less than 300 bytes each. Owners are numbers that the channel assigns to its sessions; 0 means no
-owner. Invariants:
+memory depends on the messages in flight and not on the backlog. A page takes 90 KiB, and 32 KiB
+more with publish times: where only a few of its messages are in flight, they are in one table of
+scattered messages instead, at less than 300 bytes each. Owners are numbers that the channel assigns
+to its sessions; 0 means no owner. Invariants:
 
 1. `owner[row] != 0` exactly for messages in flight. A message is in one table at most.
 2. `deadline_min` of a table is never above the earliest deadline of its messages. Finishing does
@@ -32,9 +32,9 @@ PAGE_SIZE: Final = 1 << PAGE_BITS
 PAGE_MASK: Final = PAGE_SIZE - 1
 SPARE_PAGES_MAX: Final = 16
 PAGES_KEPT: Final = 16
-"""This many pages are kept however few messages they hold: 1.9 MiB."""
+"""This many pages are kept however few messages they hold: 1.4 MiB."""
 PAGE_MESSAGES_MIN: Final = 448
-"""A page with this many messages costs 270 bytes each."""
+"""A page with this many messages costs 200 bytes each."""
 RUN_FOR_PAGE: Final = 64
 """A group of redeliveries smaller than this gets no new page."""
 SCATTERED_KEPT: Final = 1024
@@ -73,9 +73,10 @@ class Rows(NamedTuple):
 
 
 class Table:
-    """Messages in flight by columns; `published` counts only where publish times are noted.
+    """Messages in flight by columns.
 
     Attributes:
+        published: None until a publish time is noted.
         first: in a page, the index of the first row.
         index: in the table of scattered messages, the index of each row.
     """
@@ -86,7 +87,7 @@ class Table:
         self.deadline = np.empty(size, np.int64)
         self.delivered_at = np.empty(size, np.int64)
         self.attempts = np.empty(size, np.uint16)
-        self.published = np.empty(size, np.int64)
+        self.published: Indexes | None = None
         self.first = 0
         self.index = None if is_page else np.empty(size, np.int64)
         self.count = 0
@@ -110,6 +111,12 @@ class Table:
         self.count += count
         earliest_ns = deadline_ns if isinstance(deadline_ns, int) else int(deadline_ns.min())
         self.deadline_min = min(self.deadline_min, earliest_ns)
+
+    def note_published(self, rows: Indexes, wall_ns: Indexes) -> None:
+        """Store when the messages in these rows were published."""
+        if self.published is None:
+            self.published = np.zeros(len(self.owner), np.int64)
+        self.published[rows] = wall_ns
 
     def rows(self, at: Indexes) -> Rows:
         """The messages in these rows."""
@@ -203,7 +210,7 @@ class InFlight:
     def note_published(self, indexes: Indexes, wall_ns: Indexes) -> None:
         """Store when messages were published; ignored for messages that are not in flight."""
         for table, rows, at in self._located(indexes):
-            table.published[rows] = wall_ns[at]
+            table.note_published(rows, wall_ns[at])
 
     def published(self, indexes: Run | list[int], owner: int) -> Indexes:
         """Publish times of those messages that this owner has; duplicates count once."""
@@ -211,7 +218,8 @@ class InFlight:
         ascending = np.unique(np.asarray(indexes, np.int64))
         found = [np.empty(0, np.int64)]
         for table, rows, _ in self._located(ascending):
-            found.append(table.published[rows[table.owner[rows] == owner]])
+            if table.published is not None:
+                found.append(table.published[rows[table.owner[rows] == owner]])
         return np.concatenate(found)
 
     def _page(self, key: int) -> Table:
@@ -227,8 +235,10 @@ class InFlight:
         if missing > 0:
             # Doubled, so that a message is copied once on average.
             before, grown = self._scattered, Table(2 * size + missing, is_page=False)
-            for column in ("owner", "deadline", "delivered_at", "attempts", "published", "index"):
+            for column in ("owner", "deadline", "delivered_at", "attempts", "index"):
                 getattr(grown, column)[:size] = getattr(before, column)
+            if before.published is not None:
+                grown.note_published(np.arange(size), before.published)
             grown.count, grown.deadline_min = before.count, before.deadline_min
             self._scattered = grown
             self._free_rows += range(size, len(grown.owner))
@@ -255,7 +265,8 @@ class InFlight:
                 now_ns=moved.delivered_at,
                 attempts=moved.attempts,
             )
-            self._scattered.published[rows] = page.published[at]
+            if page.published is not None:
+                self._scattered.note_published(rows, page.published[at])
             self._free(page, at, len(at))
             self.count += len(at)
 
@@ -379,6 +390,7 @@ class InFlight:
         del self._pages[table.first >> PAGE_BITS]
         if len(_SPARE_PAGES) < SPARE_PAGES_MAX:
             # All owners are 0 now; the other columns count only where an owner is set.
+            table.published = None
             _SPARE_PAGES.append(table)
 
     def _free_all(self, ascending: Indexes) -> None:
