@@ -47,7 +47,7 @@ PROGRAMS: Final = ("nsqd", "nsqlookupd", "nsqadmin", *TOOLS)
 """The programs besides `sparq`."""
 
 COMMANDS: Final = (*("run", "up", "pipeline", "report", "forget", "top", "admin", "token"),)
-HELP_SECONDS: Final = 10.0
+HELP_SECONDS: Final = 5.0
 _FLAG: Final = re.compile(r"^  (?:-\w, )?(--[a-z0-9-]+)( \S+)?", re.M)
 _VERB: Final = re.compile(r"^  ([a-z]+)", re.M)
 
